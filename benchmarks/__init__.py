@@ -1,0 +1,1 @@
+"""Runnable measurements. They print; no test asserts a time."""

@@ -1,0 +1,102 @@
+"""Publishes a job request on the bus with plain nats-py and follows its events.
+
+    python examples/publish_job.py nats://127.0.0.1:4222 ACCOUNT -- python examples/train.py
+
+`volt up` prints the address of the bus and the account; both are in its context.json too.
+"""
+
+import argparse
+import asyncio
+import secrets
+
+import nats
+from nats.aio.msg import Msg
+
+from volt.contracts.clusters import ClusterReleased
+from volt.contracts.ids import job_id
+from volt.contracts.jobs import JobRejected, RequestJob, Workload
+from volt.contracts.ledger import JobClosed, JobUnfunded
+from volt.contracts.log import decode_event
+from volt.contracts.market import MarketCleared
+from volt.contracts.messages import Event, encode
+from volt.contracts.subjects import LOG_LEDGER, LOG_MARKET, command_job, log_cluster, log_job
+
+
+async def main() -> int:
+    """Follows the job to its end; returns 0 if it completed."""
+    arguments = parse_arguments()
+    request = RequestJob(
+        account=arguments.account,
+        request_id=arguments.request_id,
+        gpu=arguments.gpu,
+        count=arguments.count,
+        nodes=arguments.nodes,
+        workload=Workload(kind="ddp", command=tuple(arguments.command)),
+    )
+    job = job_id(request.account, request.request_id)
+    connection = await nats.connect(arguments.nats_url)
+    jetstream = connection.jetstream()
+
+    # Read from the beginning of the log, so that a second run with the same request id shows the same job.
+    subjects = [log_job(request.account, job), log_cluster(request.account, job), LOG_MARKET, LOG_LEDGER]
+    events: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def on_message(message: Msg) -> None:
+        await events.put(message.data)
+
+    for subject in subjects:
+        await jetstream.subscribe(subject, cb=on_message, ordered_consumer=True)
+
+    await jetstream.publish(command_job(request.account), encode(request), headers={"Nats-Msg-Id": request.request_id})
+    print(f"requested {job}")
+    released: ClusterReleased | None = None
+    closed = False
+    while not closed:
+        event = decode_event(await events.get())
+        if not isinstance(event, MarketCleared) and getattr(event, "job", "") != job:
+            continue
+        for line in describe(event, job):
+            print(line)
+        released = event if isinstance(event, ClusterReleased) else released
+        closed = isinstance(event, JobClosed | JobRejected | JobUnfunded)
+    await connection.close()
+    return 0 if released is not None and released.reason == "completed" else 1
+
+
+def describe(event: Event, job: str) -> list[str]:
+    """What an event means for the job, a line for each thing."""
+    match event:
+        case JobRejected(reason=reason):
+            return [f"rejected: {reason.message}"]
+        case JobUnfunded(needed_microusd=needed, balance_microusd=balance):
+            return [f"not funded: it needs {needed} micro-dollars on hold and the wallet has {balance}"]
+        case MarketCleared(gangs=gangs, waiting=waiting):
+            granted = [", ".join(grant.node for grant in gang.grants) for gang in gangs if gang.job == job]
+            return [f"granted: {nodes}" for nodes in granted] + [
+                f"waiting: {one.message}" for one in waiting if one.job == job
+            ]
+        case ClusterReleased(reason=reason):
+            return [f"released: {reason}"]
+        case JobClosed(lines=lines):
+            return [
+                f"{line.lease}: {line.billable_ms / 1000:.1f} s, {line.due_microusd} micro-dollars" for line in lines
+            ]
+        case _:
+            return [type(event).__name__]
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("nats_url")
+    parser.add_argument("account")
+    parser.add_argument("--gpu", default="h100-80gb")
+    parser.add_argument("--count", type=int, default=16)
+    parser.add_argument("--nodes", type=int, default=2)
+    parser.add_argument("--request-id", default=f"example-{secrets.token_hex(4)}")
+    parser.add_argument("command", nargs="+", help="what each process runs")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    raise SystemExit(asyncio.run(main()))

@@ -1,0 +1,3 @@
+"""So that `import VOLT` works as published examples write it."""
+
+from volt import *  # noqa: F403

@@ -1,0 +1,49 @@
+"""`volt account open`: another account, for another buyer or provider."""
+
+import asyncio
+from pathlib import Path
+
+import click
+import msgspec
+
+from volt.cli.shared import data_option, err, json_option, print_json
+from volt.contracts.errors import Reason, Refused
+from volt.contracts.ids import is_id
+from volt.embedded import Context, data_folder, read_context, write_context
+from volt.embedded.accounts import new_api_key, open_account
+from volt.runtime.nats import NatsBus
+
+
+@click.group()
+def account() -> None:
+    """Open accounts."""
+
+
+@account.command("open")
+@click.argument("name")
+@data_option
+@click.option("--into", type=click.Path(file_okay=False, path_type=Path), help="A folder to write its context into.")
+@json_option
+def open_(name: str, data: Path | None, into: Path | None, as_json: bool) -> None:
+    """Open the account NAME and print its key, once: it is stored nowhere else."""
+    if not is_id(name):
+        message = f"{name!r} is no account name: lower-case letters, digits, - and _, at most 64"
+        raise Refused(Reason(code="invalid_account", message=message, field="name", seen=name))
+    context = read_context(data_folder(data))
+    opened = Context(**{**msgspec.structs.asdict(context), "account": name, "api_key": new_api_key()})
+    asyncio.run(_open(opened))
+    if into is not None:
+        write_context(into, opened)
+        err.print(f"its context is in {into / 'context.json'}; use it with --data {into}")
+    if as_json:
+        print_json({"account": name, "api_key": opened.api_key})
+    else:
+        click.echo(opened.api_key)
+
+
+async def _open(context: Context) -> None:
+    bus = await NatsBus.connect(context.nats_url, "account")
+    try:
+        await open_account(bus, context.account, context.api_key)
+    finally:
+        await bus.close()

@@ -1,0 +1,82 @@
+"""`volt ledger audit`: proves every sum from the log alone."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import click
+from rich.text import Text
+
+from volt.audit.ledger import audit
+from volt.audit.report import LedgerReport
+from volt.cli.shared import EXIT_FAILED, data_option, err, json_option, out, print_json
+from volt.cli.tables import table
+from volt.contracts.log import Entry
+from volt.contracts.streams import LOG
+from volt.contracts.units import format_usd
+from volt.embedded import data_folder, read_context
+from volt.runtime.log import Log, Unreadable
+from volt.runtime.nats import NatsBus
+
+
+@click.group()
+def ledger() -> None:
+    """Look at the ledger."""
+
+
+@ledger.command("audit")
+@data_option
+@json_option
+def audit_(data: Path | None, as_json: bool) -> None:
+    """Recompute every bill and every balance from the log; exit 1 if anything is wrong."""
+    report = asyncio.run(_audit(read_context(data_folder(data)).nats_url))
+    if as_json:
+        print_json(report)
+    else:
+        _show(report)
+    if not report.is_balanced:
+        sys.exit(EXIT_FAILED)
+
+
+async def _audit(nats_url: str) -> LedgerReport:
+    bus = await NatsBus.connect(nats_url, "audit")
+    entries: list[Entry] = []
+    try:
+        async for page in Log(bus).read(LOG.subjects):
+            for entry in page.entries:
+                if isinstance(entry, Unreadable):
+                    err.print(f"[yellow]unreadable[/yellow] event {entry.record.seq} on {entry.record.subject}")
+                else:
+                    entries.append(entry)
+            if page.pending == 0:
+                break
+    finally:
+        await bus.close()
+    return audit(entries)
+
+
+def _show(report: LedgerReport) -> None:
+    rows = [
+        (
+            lease.lease,
+            job.stage,
+            lease.node,
+            f"{lease.covered_ms / 1000:.3f}",
+            f"{lease.billable_ms / 1000:.3f}",
+            format_usd(lease.price_microusd_per_gpu_hour, 2),
+            format_usd(lease.due_microusd),
+            format_usd(lease.posted_microusd),
+        )
+        for job in report.jobs
+        for lease in job.leases
+    ]
+    columns = ("lease", "job is", "node", "covered s", "billable s", "$ per GPU-hour", "due $", "posted $")
+    out.print(table(columns, rows, right=frozenset(columns[3:])))
+    out.print(
+        f"charged ${format_usd(report.charged_microusd)} = paid ${format_usd(report.paid_microusd)} "
+        f"+ fee ${format_usd(report.fee_microusd)}"
+    )
+    for finding in report.findings:
+        out.print(Text(f"{finding.code} at {finding.seq}, {finding.about}: {finding.message}", style="red"))
+    verdict = "[green]balanced[/green]" if report.is_balanced else f"[red]{len(report.findings)} findings[/red]"
+    out.print(f"{verdict}: {len(report.jobs)} jobs, every bill recomputed from the log")

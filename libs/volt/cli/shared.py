@@ -1,0 +1,68 @@
+"""What the commands share: where the control plane is, how results are printed, how failures are told."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import click
+import msgspec
+from rich.console import Console
+
+from volt.contracts.errors import MalformedMessage, NotFound, Reason, Refused, Unauthorized, Unavailable, VoltError
+from volt.sdk import Client
+from volt.sdk.context import data_folder
+
+F = TypeVar("F", bound=Callable[..., object])
+
+EXIT_FAILED = 1
+EXIT_REFUSED = 3
+EXIT_NOT_FOUND = 4
+EXIT_UNAVAILABLE = 5
+EXIT_UNAUTHORIZED = 6
+
+PIPE_COLUMNS = 240
+"""Into a pipe or file a table is as wide as it needs to be: nothing of it is folded."""
+
+err = Console(stderr=True, highlight=False)
+out = Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_COLUMNS)
+
+data_option = click.option(
+    "--data",
+    type=click.Path(file_okay=False, path_type=Path),
+    envvar="VOLT_DATA",
+    help="The control plane's data folder; the default is the user's.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
+
+
+def client(data: Path | None) -> Client:
+    """A client of the control plane whose context is in the data folder. Raises NotFound if there is none."""
+    return Client.from_context(data_folder(data))
+
+
+def print_json(value: object) -> None:
+    """One JSON document on stdout."""
+    click.echo(msgspec.json.encode(value))
+
+
+def report_failure(error: VoltError) -> int:
+    """Tells on stderr what went wrong and what to do, and returns the exit code of its class."""
+    err.print(f"[red]error[/red] {error.code}: ", end="")
+    err.print(str(error), markup=False)
+    reason = error.reason if isinstance(error, Refused) else Reason(code=error.code, message="")
+    if reason.seen:
+        err.print(f"  seen: {reason.seen}", markup=False)
+    if reason.choices:
+        err.print(f"  choices: {', '.join(reason.choices)}", markup=False)
+    match error:
+        case Refused() | MalformedMessage():
+            return EXIT_REFUSED
+        case NotFound():
+            return EXIT_NOT_FOUND
+        case Unavailable():
+            return EXIT_UNAVAILABLE
+        case Unauthorized():
+            return EXIT_UNAUTHORIZED
+        case _:
+            return EXIT_FAILED

@@ -1,0 +1,1 @@
+"""Every message, subject, stream, id and unit. Nothing else in VOLT defines one."""

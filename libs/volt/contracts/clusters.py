@@ -1,0 +1,177 @@
+"""The life of a cluster, as the provisioner records it."""
+
+from typing import Literal
+
+from volt.contracts.ids import AccountId, GpuUuid, JobId, LeaseId, NodeId
+from volt.contracts.messages import Event, Value
+from volt.contracts.subjects import log_cluster
+
+LossCause = Literal[
+    "node_lost", "prepare_failed", "prepare_overdue", "start_failed", "start_overdue", "halt_overdue", "vanished"
+]
+EndCause = Literal["lost", "workload_failed", "vanished", "completed", "released"]
+ReleaseReason = Literal[
+    "completed",
+    "released",
+    "exhausted",
+    "workload_failed",
+    "restarts_exhausted",
+    "no_replacement",
+    "duration_reached",
+]
+
+
+class Member(Value, frozen=True, kw_only=True):
+    """A node of a cluster, by the lease that makes it one."""
+
+    lease: LeaseId
+    rank: int
+    node: NodeId
+    provider: AccountId
+    gpus: tuple[GpuUuid, ...]
+    price_microusd_per_gpu_hour: int
+
+
+class ManifestNode(Value, frozen=True, kw_only=True):
+    """A member as its peers see it. `first_rank` is the process rank of its local rank 0."""
+
+    node: NodeId
+    node_rank: int
+    address: str
+    processes: int
+    first_rank: int
+
+
+class Manifest(Value, frozen=True, kw_only=True):
+    """What every member of a generation knows of the others."""
+
+    job: JobId
+    generation: int
+    master_address: str
+    master_port: int
+    world_size: int
+    nodes: tuple[ManifestNode, ...]
+
+
+class Wanted(Value, frozen=True, kw_only=True):
+    """A vacant rank. `attempt` counts over the job's life, so that each is granted once.
+
+    A lost lease is answered once: one `Wanted` names it in `replaces`, or its cluster is released. None is for growth.
+    """
+
+    rank: int
+    attempt: int
+    replaces: LeaseId | None = None
+
+
+class Exit(Value, frozen=True, kw_only=True):
+    """How one process ended: its code, or the signal, or neither if nobody saw it end."""
+
+    local_rank: int
+    code: int | None = None
+    signal: int | None = None
+    out_of_memory: bool = False
+
+
+class ClusterEvent(Event, frozen=True, kw_only=True):
+    """An event of `log.cluster.<account>.<job>`."""
+
+    account: AccountId
+    job: JobId
+    generation: int
+    at_ms: int
+
+    def subject(self) -> str:
+        return log_cluster(self.account, self.job)
+
+
+class ClusterForming(ClusterEvent, frozen=True, kw_only=True):
+    """A new generation: the members it keeps, the leases that it replaces, the ranks that it still wants.
+
+    `replaces` names the leases lost before it formed; one lost while it forms joins it by `MembersWanted` alone.
+    Either way each lost lease is in one `Wanted`, and so belongs to one generation. Members prepare until
+    `prepare_by_ms`; one that is kept ends the generation before, first.
+    """
+
+    members: tuple[Member, ...]
+    replaces: tuple[LeaseId, ...] = ()
+    prepare_by_ms: int
+
+
+class MembersWanted(ClusterEvent, frozen=True, kw_only=True):
+    """Ranks of the open generation for which the market shall lease nodes, none of them in `excluded`."""
+
+    wanted: tuple[Wanted, ...]
+    excluded: tuple[NodeId, ...]
+    within: str
+    """The domain to look in first, as in `Gang.domain`."""
+
+
+class MemberJoined(ClusterEvent, frozen=True, kw_only=True):
+    """A granted lease takes its rank in the open generation."""
+
+    member: Member
+    attempt: int
+    prepare_by_ms: int
+
+
+class MemberPrepared(ClusterEvent, frozen=True, kw_only=True):
+    """The member can start: its image is there, its port is reserved."""
+
+    lease: LeaseId
+    address: str
+    port: int
+
+
+class ClusterStarting(ClusterEvent, frozen=True, kw_only=True):
+    """All are prepared; from here on the membership of this generation is closed."""
+
+    manifest: Manifest
+    start_by_ms: int
+
+
+class MemberStarted(ClusterEvent, frozen=True, kw_only=True):
+    """Every process of the member runs and its probe passed."""
+
+    lease: LeaseId
+
+
+class ClusterReady(ClusterEvent, frozen=True, kw_only=True):
+    """Every member has started. The buyer pays from `at_ms` on."""
+
+
+class MemberEnded(ClusterEvent, frozen=True, kw_only=True):
+    """The member's processes of this generation are gone, helpers included."""
+
+    lease: LeaseId
+    exits: tuple[Exit, ...]
+
+
+class MemberLost(ClusterEvent, frozen=True, kw_only=True):
+    """The member will not come back to this job; its lease ends here."""
+
+    lease: LeaseId
+    node: NodeId
+    cause: LossCause
+
+
+class GenerationEnded(ClusterEvent, frozen=True, kw_only=True):
+    """The generation stops at once, on its first loss or failing exit; nothing after `at_ms` is billed for it."""
+
+    lease: LeaseId
+    """The member whose trouble came first."""
+
+
+class ClusterReleased(ClusterEvent, frozen=True, kw_only=True):
+    """Final. The bill stops at `at_ms`, or at the accepted release before it. `exit_code` is the culprit's."""
+
+    reason: ReleaseReason
+    exit_code: int | None = None
+    first_cause: str = ""
+
+
+class LeaseCleared(ClusterEvent, frozen=True, kw_only=True):
+    """The node has nothing of the lease left: its GPUs may be sold again."""
+
+    lease: LeaseId
+    node: NodeId

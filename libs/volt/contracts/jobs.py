@@ -1,0 +1,174 @@
+"""What a buyer asks for, as a command (`RequestJob`, as people write it) and as admitted (`JobSpec`, canonical)."""
+
+from typing import Literal
+
+from volt.contracts.errors import Reason
+from volt.contracts.ids import AccountId, JobId, RequestId
+from volt.contracts.messages import Command, Event, Value
+from volt.contracts.subjects import log_account, log_job
+
+WorkloadKind = Literal["ddp", "fsdp", "ray", "service", "sweep", "batch", "inference"]
+Level = Literal["fabric", "site", "region", "any"]
+
+GANG_KINDS: frozenset[WorkloadKind] = frozenset({"ddp", "fsdp"})
+"""Kinds whose ranks start and stop together; the others let unaffected members run on."""
+
+NODES_MAX = 256
+GPUS_PER_NODE_MAX = 16
+GPUS_PER_NODE_UNASKED_MAX = 8
+"""How many GPUs a node of a job has at most when the request does not say how many nodes."""
+MODELS_MAX = 8
+REGIONS_MAX = 32
+PROCESSES_PER_NODE_MAX = 256
+ENV_VARS_MAX = 256
+ENV_BYTES_MAX = 32 * 1024
+COMMAND_ARGS_MAX = 256
+COMMAND_BYTES_MAX = 32 * 1024
+IMAGE_CHARS_MAX = 512
+SPEC_BYTES_MAX = 96 * 1024
+"""An admitted request as JSON: it has to fit, with its manifest, into what nodes and events carry."""
+
+RESERVED_ENV_PREFIX = "VOLT_"
+RESERVED_ENV_NAMES = frozenset(
+    {"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK"}
+    | {"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"}
+)
+"""What the cluster itself tells every process."""
+
+
+class Workload(Value, frozen=True, kw_only=True):
+    """The processes to run. `image` is empty where the runtime has no images."""
+
+    kind: WorkloadKind = "ddp"
+    command: tuple[str, ...]
+    image: str = ""
+    env: dict[str, str] = {}
+    processes_per_node: int | None = None
+    """None: one per GPU for gang kinds, else one."""
+
+
+class Constraints(Value, frozen=True, kw_only=True):
+    """What a node must be to serve the job. Empty means no such constraint."""
+
+    interconnect: Level | None = None
+    """None: the workload kind's default."""
+    regions: tuple[str, ...] = ()
+    regions_denied: tuple[str, ...] = ()
+    min_memory_mib: int = 0
+
+
+class RequestJob(Command, frozen=True, kw_only=True):
+    """Asks for a cluster. Prices are micro-dollars per GPU-hour; `max_price` None is no cap."""
+
+    account: AccountId
+    request_id: RequestId
+    gpu: str | tuple[str, ...]
+    count: int
+    nodes: int | None = None
+    """None: as few nodes as the count allows."""
+    workload: Workload
+    constraints: Constraints = Constraints()
+    max_price_microusd_per_gpu_hour: int | None = None
+    max_duration_seconds: int | None = None
+
+
+class ReleaseJob(Command, frozen=True, kw_only=True):
+    """Ends a job in whatever state it is; its bill stops at the accepted release."""
+
+    account: AccountId
+    request_id: RequestId
+    job: JobId
+
+
+class JobSpec(Value, frozen=True, kw_only=True):
+    """An admitted request: canonical models, a definite shape."""
+
+    models: tuple[str, ...]
+    nodes: int
+    gpus_per_node: int
+    workload: Workload
+    interconnect: Level
+    regions: tuple[str, ...] = ()
+    regions_denied: tuple[str, ...] = ()
+    min_memory_mib: int = 0
+    max_price_microusd_per_gpu_hour: int | None = None
+    max_duration_seconds: int | None = None
+
+    @property
+    def gpus(self) -> int:
+        return self.nodes * self.gpus_per_node
+
+    @property
+    def is_gang(self) -> bool:
+        return self.workload.kind in GANG_KINDS
+
+    @property
+    def processes_per_node(self) -> int:
+        """Processes on each node: as asked, else one per GPU for gang kinds and one for the others."""
+        if self.workload.processes_per_node is not None:
+            return self.workload.processes_per_node
+        return self.gpus_per_node if self.is_gang else 1
+
+
+class JobEvent(Event, frozen=True, kw_only=True):
+    """An event of `log.job.<account>.<job>`, written by bid-intake."""
+
+    account: AccountId
+    job: JobId
+    request_id: RequestId
+    at_ms: int
+
+    def subject(self) -> str:
+        return log_job(self.account, self.job)
+
+
+class JobAdmitted(JobEvent, frozen=True, kw_only=True):
+    """The request is well formed, canonical and allowed. `request_digest` tells retries from impostors."""
+
+    request_digest: str
+    spec: JobSpec
+
+
+class JobRejected(JobEvent, frozen=True, kw_only=True):
+    """The request is refused; the job does not exist. Also the answer to a reused request id."""
+
+    request_digest: str
+    reason: Reason
+
+
+class JobReleaseAccepted(JobEvent, frozen=True, kw_only=True):
+    """The buyer wants it ended; billing stops at `at_ms`."""
+
+
+class AccountEvent(Event, frozen=True, kw_only=True):
+    """An event of `log.account.<account>`, written by bid-intake."""
+
+    account: AccountId
+    at_ms: int
+
+    def subject(self) -> str:
+        return log_account(self.account)
+
+
+class OpenAccount(Command, frozen=True, kw_only=True):
+    """Opens an account. The HTTP key itself never travels: only its SHA-256, in hex."""
+
+    account: AccountId
+    request_id: RequestId
+    key_sha256: str
+
+
+class AccountOpened(AccountEvent, frozen=True, kw_only=True):
+    """The account exists; billing gives it its first credit."""
+
+    request_id: RequestId
+    key_sha256: str
+
+
+class CommandRejected(AccountEvent, frozen=True, kw_only=True):
+    """A command of this account that could not even be read, or names what it may not."""
+
+    command_subject: str
+    command_seq: int
+    """Where the command is on `COMMANDS`."""
+    reason: Reason

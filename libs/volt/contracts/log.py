@@ -1,0 +1,58 @@
+"""The events of `LOG`, all of them, and how to read one."""
+
+from typing import NamedTuple
+
+from volt.contracts import bids, clusters, jobs, ledger, market, nodes
+from volt.contracts.messages import Decoder, Event
+
+EVENT_TYPES: tuple[type[Event], ...] = (
+    jobs.AccountOpened,
+    jobs.CommandRejected,
+    jobs.JobAdmitted,
+    jobs.JobRejected,
+    jobs.JobReleaseAccepted,
+    bids.BidAccepted,
+    bids.BidRejected,
+    bids.BidWithdrawn,
+    market.MarketCleared,
+    clusters.ClusterForming,
+    clusters.MembersWanted,
+    clusters.MemberJoined,
+    clusters.MemberPrepared,
+    clusters.ClusterStarting,
+    clusters.MemberStarted,
+    clusters.ClusterReady,
+    clusters.MemberEnded,
+    clusters.MemberLost,
+    clusters.GenerationEnded,
+    clusters.ClusterReleased,
+    clusters.LeaseCleared,
+    nodes.NodeAlive,
+    nodes.NodeUnknown,
+    nodes.NodeLost,
+    nodes.BeatsCovered,
+    ledger.AccountCredited,
+    ledger.JobFunded,
+    ledger.JobUnfunded,
+    ledger.MembersFunded,
+    ledger.HoldAdjusted,
+    ledger.FundsLow,
+    ledger.FundsExhausted,
+    ledger.ChargesPosted,
+    ledger.JobClosed,
+)
+
+_decoder: Decoder[Event] = Decoder(*EVENT_TYPES)
+
+
+class Entry(NamedTuple):
+    """An event at its place in the log. `at_ms` is the stream's time of storing it, milliseconds since 1970."""
+
+    seq: int
+    at_ms: int
+    event: Event
+
+
+def decode_event(data: bytes) -> Event:
+    """The event in these bytes. Raises MalformedMessage."""
+    return _decoder.decode(data)

@@ -1,0 +1,76 @@
+"""What the matcher decides. All of it is on one subject, so that one order of events rules the whole market."""
+
+from volt.contracts.ids import AccountId, GpuUuid, JobId, LeaseId, NodeId
+from volt.contracts.messages import Event, Value
+from volt.contracts.subjects import LOG_MARKET
+
+
+class Grant(Value, frozen=True, kw_only=True):
+    """One lease of a gang: these GPUs of this node. `rank` is the node's place in the cluster."""
+
+    lease: LeaseId
+    rank: int
+    node: NodeId
+    provider: AccountId
+    gpus: tuple[GpuUuid, ...]
+
+
+class Gang(Value, frozen=True, kw_only=True):
+    """Leases granted together at one price, which is the highest ask among their own nodes.
+
+    `generation` 1 is the cluster's first gang; a later one answers the `MembersWanted` of that generation and attempt.
+    """
+
+    job: JobId
+    account: AccountId
+    generation: int
+    attempt: int
+    grants: tuple[Grant, ...]
+    price_microusd_per_gpu_hour: int
+    domain: str
+    """The topology domain that holds the whole gang, such as `fabric:eu/A`; empty if none does."""
+
+
+class FilterCount(Value, frozen=True, kw_only=True):
+    """One step of the funnel: how many nodes it was shown and how many it let through."""
+
+    filter: str
+    seen: int
+    kept: int
+
+
+class Alternative(Value, frozen=True, kw_only=True):
+    """A change of the request that would clear now."""
+
+    change: str
+    price_microusd_per_gpu_hour: int
+    gpus: int
+
+
+class Waiting(Value, frozen=True, kw_only=True):
+    """Why a job, or a member of it, is not placed. `infeasible`: no such supply exists at all, leased or free."""
+
+    job: JobId
+    account: AccountId
+    binding: str
+    """The filter that binds: the first that leaves too little."""
+    message: str
+    infeasible: bool
+    funnel: tuple[FilterCount, ...]
+    alternatives: tuple[Alternative, ...] = ()
+
+
+class MarketCleared(Event, frozen=True, kw_only=True):
+    """One pass: the gangs it grants, whole, and what keeps the others waiting (only where that changed).
+
+    `through_seq` is the `LOG` sequence up to which the pass had folded its inputs, so that it can be replayed.
+    A gang later in `LOG` than its job's release, end or exhaustion is void.
+    """
+
+    through_seq: int
+    at_ms: int
+    gangs: tuple[Gang, ...] = ()
+    waiting: tuple[Waiting, ...] = ()
+
+    def subject(self) -> str:
+        return LOG_MARKET

@@ -1,0 +1,161 @@
+"""What a node and the control plane tell each other, and what the health-monitor makes of it."""
+
+from typing import Literal
+
+from volt.contracts.clusters import Exit, Manifest
+from volt.contracts.ids import AccountId, GpuUuid, Incarnation, JobId, LeaseId, NodeId
+from volt.contracts.jobs import Workload
+from volt.contracts.messages import Command, Event, Signal, Value
+from volt.contracts.subjects import LOG_COVER, log_node
+
+Phase = Literal["prepare", "start", "halt", "stop"]
+"""`halt` ends this generation's processes and keeps the lease; `stop` ends them and clears it."""
+LeaseState = Literal["preparing", "prepared", "running", "frozen", "ended"]
+FailureStage = Literal["prepare", "start"]
+LostCause = Literal["silent", "left", "replaced"]
+
+
+class DesiredLease(Value, frozen=True, kw_only=True):
+    """One lease as the node should have it. `stop` stays until the lease is cleared."""
+
+    lease: LeaseId
+    job: JobId
+    account: AccountId
+    """The buyer's, under which output is published."""
+    generation: int
+    phase: Phase
+    node_rank: int
+    gpus: tuple[GpuUuid, ...]
+    processes: int
+    workload: Workload
+    manifest: Manifest | None = None
+    grace_ms: int
+
+
+class Desired(Signal, frozen=True, kw_only=True):
+    """All that a node should be doing. `log_seq` is the `LOG` sequence it reflects; lower ones are ignored."""
+
+    account: AccountId
+    node: NodeId
+    log_seq: int
+    leases: tuple[DesiredLease, ...]
+
+
+class Report(Command, frozen=True, kw_only=True):
+    """What became of one lease's generation, told by its node's agent. Repeating one changes nothing."""
+
+    account: AccountId
+    node: NodeId
+    lease: LeaseId
+    generation: int
+
+
+class ReportPrepared(Report, frozen=True, kw_only=True):
+    """Everything is there; the address is on the fabric and the port is reserved."""
+
+    address: str
+    port: int
+
+
+class ReportStarted(Report, frozen=True, kw_only=True):
+    """Every local process has been executed."""
+
+
+class ReportFailed(Report, frozen=True, kw_only=True):
+    """The node could not do it, and what it had is undone."""
+
+    stage: FailureStage
+    message: str
+
+
+class ReportEnded(Report, frozen=True, kw_only=True):
+    """Every local process is gone; output was published to its last line. No exits: nobody saw them end."""
+
+    exits: tuple[Exit, ...]
+
+
+class ReportCleared(Report, frozen=True, kw_only=True):
+    """Nothing of the lease is left on the node."""
+
+
+class LeaseBeat(Value, frozen=True, kw_only=True):
+    """A lease as the node has it now."""
+
+    lease: LeaseId
+    generation: int
+    state: LeaseState
+
+
+class GpuSample(Value, frozen=True, kw_only=True):
+    """Telemetry of one GPU."""
+
+    uuid: GpuUuid
+    utilisation_percent: int
+    memory_used_mib: int
+    temperature_celsius: int
+    power_watts: int
+
+
+class Heartbeat(Signal, frozen=True, kw_only=True):
+    """A sign of life. `sequence` counts within the incarnation, from 1. `leaving`: the last one, on purpose."""
+
+    account: AccountId
+    node: NodeId
+    incarnation: Incarnation
+    sequence: int
+    leases: tuple[LeaseBeat, ...] = ()
+    gpus: tuple[GpuSample, ...] = ()
+    leaving: bool = False
+
+
+class Probe(Signal, frozen=True, kw_only=True):
+    """The monitor's own beat: what comes before it on the stream has been read when it is read."""
+
+    monitor: str
+    sequence: int
+
+
+class NodeEvent(Event, frozen=True, kw_only=True):
+    """An event of `log.node.<account>.<node>`, written by the health-monitor."""
+
+    account: AccountId
+    node: NodeId
+    incarnation: Incarnation
+    at_ms: int
+
+    def subject(self) -> str:
+        return log_node(self.account, self.node)
+
+
+class NodeAlive(NodeEvent, frozen=True, kw_only=True):
+    """Beats of this incarnation arrive (again)."""
+
+
+class NodeUnknown(NodeEvent, frozen=True, kw_only=True):
+    """Beats are missing. It says nothing about the node yet, and resets nothing."""
+
+
+class NodeLost(NodeEvent, frozen=True, kw_only=True):
+    """No beat for longer than a fenced node can have run on: its leases are gone."""
+
+    cause: LostCause
+
+
+class CoverSpan(Value, frozen=True, kw_only=True):
+    """Stream time [`from_ms`, `to_ms`) that a lease's beats account for, in one generation."""
+
+    lease: LeaseId
+    generation: int
+    from_ms: int
+    to_ms: int
+
+
+class BeatsCovered(Event, frozen=True, kw_only=True):
+    """Cover found since the last one. Below `complete_to_ms` nothing will be added for any lease."""
+
+    spans: tuple[CoverSpan, ...]
+    complete_to_ms: int
+    at_ms: int
+
+    def subject(self) -> str:
+        return LOG_COVER

@@ -1,0 +1,48 @@
+"""The streams as data: what each keeps, for how long, and how large it may grow."""
+
+from typing import Literal
+
+from volt.contracts.messages import Value
+
+MESSAGE_BYTES_MAX = 512 * 1024
+GIB = 1024**3
+DAY_SECONDS = 86_400
+
+
+class StreamSpec(Value, frozen=True, kw_only=True):
+    """One JetStream stream. Zero means no limit of that kind."""
+
+    name: str
+    subjects: tuple[str, ...]
+    bytes_max: int
+    age_seconds_max: int = 0
+    messages_per_subject_max: int = 0
+    message_bytes_max: int = MESSAGE_BYTES_MAX
+    duplicate_window_seconds: int = 120
+    discard: Literal["old", "new"] = "old"
+    persist_async: bool = False
+
+
+LOG = StreamSpec(name="LOG", subjects=("log.>",), bytes_max=16 * GIB, discard="new")
+COMMANDS = StreamSpec(name="COMMANDS", subjects=("cmd.>",), bytes_max=2 * GIB, age_seconds_max=7 * DAY_SECONDS)
+DESIRED = StreamSpec(name="DESIRED", subjects=("desired.>",), bytes_max=GIB, messages_per_subject_max=1)
+HEARTBEATS = StreamSpec(
+    name="HEARTBEATS", subjects=("heartbeats.>",), bytes_max=2 * GIB, age_seconds_max=900, persist_async=True
+)
+LOGS = StreamSpec(
+    name="LOGS",
+    subjects=("logs.>",),
+    bytes_max=4 * GIB,
+    age_seconds_max=3 * DAY_SECONDS,
+    messages_per_subject_max=100_000,
+    persist_async=True,
+)
+DEAD_LETTERS = StreamSpec(
+    name="DEAD_LETTERS",
+    subjects=("dead.>",),
+    bytes_max=GIB,
+    age_seconds_max=30 * DAY_SECONDS,
+    message_bytes_max=1024**2,
+)
+
+ALL = (LOG, COMMANDS, DESIRED, HEARTBEATS, LOGS, DEAD_LETTERS)

@@ -1,0 +1,138 @@
+"""FastStream as VOLT uses it: bytes in, explicit acknowledgements, delays that grow, dead letters at the end.
+
+The body is decoded by the engine, since a typed handler never sees a body that it cannot decode.
+"""
+
+import os
+from collections.abc import Sequence
+from typing import TypedDict, TypeVar
+
+import structlog
+from faststream import AckPolicy
+from faststream.nats import JStream, NatsBroker, NatsMessage
+from nats.js.api import AckPolicy as JsAckPolicy
+from nats.js.api import ConsumerConfig, DeliverPolicy
+
+from volt.contracts.errors import BusUnavailable
+from volt.contracts.streams import COMMANDS
+from volt.runtime.dead_letters import Delivery, bury
+from volt.runtime.engine import Engine, Outcome, Verdict
+from volt.runtime.nats import EXIT_BUS_CLOSED, PING_SECONDS, RECONNECT_WAIT_SECONDS, parse_place
+from volt.runtime.ports import Bus
+from volt.runtime.telemetry import consuming
+
+DELIVERIES_MAX = 12
+ACK_WAIT_SECONDS = 2
+RETRY_DELAY_SECONDS_MIN = 0.25
+RETRY_DELAY_SECONDS_MAX = 5.0
+ACKS_PENDING_MAX = 1
+
+_log = structlog.get_logger("volt.broker")
+
+
+class Subscription(TypedDict):
+    """The arguments of a subscriber; see `durable`."""
+
+    stream: JStream
+    queue: str
+    config: ConsumerConfig
+    ack_policy: AckPolicy
+
+
+def make_broker(url: str, name: str) -> NatsBroker:
+    """A broker that decodes nothing and reconnects for ever; the process ends if its client gives up."""
+
+    async def on_closed() -> None:
+        if broker.running:
+            _log.error("broker_closed", name=name)
+            os._exit(EXIT_BUS_CLOSED)
+
+    broker = NatsBroker(
+        url,
+        name=f"{name}-commands",
+        decoder=_raw,
+        ping_interval=PING_SECONDS,
+        max_reconnect_attempts=-1,
+        reconnect_time_wait=RECONNECT_WAIT_SECONDS,  # type: ignore[arg-type]  # it is slept, so a float serves
+        closed_cb=on_closed,
+        logger=None,
+    )
+    return broker
+
+
+def durable(name: str, subjects: Sequence[str]) -> Subscription:
+    """How a service consumes commands: one durable for all of its subjects, which keeps their order.
+
+    One is delivered at a time. With more, those that a killed process had not answered would come again only after
+    `ACK_WAIT_SECONDS`, behind what was sent later; and so would those that are retried.
+    """
+    return Subscription(
+        stream=JStream(COMMANDS.name, declare=False),
+        queue=name,
+        config=ConsumerConfig(
+            filter_subjects=list(subjects),
+            ack_policy=JsAckPolicy.EXPLICIT,
+            ack_wait=ACK_WAIT_SECONDS,
+            max_deliver=-1,
+            max_ack_pending=ACKS_PENDING_MAX,
+            deliver_policy=DeliverPolicy.ALL,
+        ),
+        ack_policy=AckPolicy.MANUAL,
+    )
+
+
+S = TypeVar("S")
+
+
+async def answer(engine: Engine[S], bus: Bus, message: NatsMessage) -> None:
+    """Lets the engine answer one delivered command, then acknowledges, delays or buries it."""
+    delivery = delivery_of(message)
+    with consuming(engine.definition.name, delivery.subject, message.headers):
+        outcome = await _outcome(engine, delivery)
+    await conclude(bus, engine.definition.name, delivery, outcome, message)
+
+
+async def conclude(bus: Bus, service: str, delivery: Delivery, outcome: Outcome, message: NatsMessage) -> None:
+    """Settles a delivery by its outcome; what was retried `DELIVERIES_MAX` times is buried."""
+    verdict, error = outcome
+    if verdict is Verdict.DONE:
+        await message.ack()
+        return
+    if verdict is Verdict.RETRY and delivery.deliveries < DELIVERIES_MAX:
+        _log.warning("command_delayed", service=service, subject=delivery.subject, error=error)
+        await message.nack(delay=retry_delay_seconds(delivery.deliveries))
+        return
+    cause = "undecodable" if verdict is Verdict.DEAD else "retries exhausted"
+    try:
+        await bury(bus, service, delivery, error, cause)
+    except BusUnavailable as away:
+        _log.warning("dead_letter_delayed", service=service, subject=delivery.subject, error=str(away))
+        await message.nack(delay=RETRY_DELAY_SECONDS_MAX)
+        return
+    _log.error("dead_letter", service=service, subject=delivery.subject, seq=delivery.stream_seq, error=error)
+    await message.reject()
+
+
+def retry_delay_seconds(deliveries: int) -> float:
+    """The wait before the next delivery: doubling, bounded."""
+    return min(RETRY_DELAY_SECONDS_MIN * float(1 << (deliveries - 1)), RETRY_DELAY_SECONDS_MAX)
+
+
+def delivery_of(message: NatsMessage) -> Delivery:
+    """The stored message behind a FastStream message."""
+    raw = message.raw_message
+    assert not isinstance(raw, list)
+    place = parse_place(raw.reply)
+    return Delivery(COMMANDS.name, place.stream_seq, raw.subject, raw.data, place.at_ms, place.deliveries)
+
+
+async def _outcome(engine: Engine[S], delivery: Delivery) -> Outcome:
+    try:
+        return await engine.handle(delivery.subject, delivery.data, delivery.stream_seq, delivery.at_ms)
+    except Exception as error:  # noqa: BLE001  # whatever it is, the message is not lost: it is retried, then buried
+        _log.exception("answer_failed", service=engine.definition.name, subject=delivery.subject)
+        return Outcome(Verdict.RETRY, repr(error))
+
+
+async def _raw(message: NatsMessage) -> bytes:
+    return message.body

@@ -1,0 +1,13 @@
+"""Subject filters, as NATS matches them."""
+
+
+def matches(subject: str, pattern: str) -> bool:
+    """Whether the filter `pattern` lets `subject` through."""
+    tokens, wanted = subject.split("."), pattern.split(".")
+    if wanted[-1] == ">":
+        return len(tokens) >= len(wanted) and _all_match(tokens, wanted[:-1])
+    return len(tokens) == len(wanted) and _all_match(tokens, wanted)
+
+
+def _all_match(tokens: list[str], wanted: list[str]) -> bool:
+    return all(pattern in ("*", token) for token, pattern in zip(tokens, wanted, strict=False))

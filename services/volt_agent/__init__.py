@@ -1,0 +1,1 @@
+"""Agent: runs workloads on one node, and fences itself."""

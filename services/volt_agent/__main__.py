@@ -1,0 +1,78 @@
+"""`python -m volt_agent`: one node's agent, until SIGTERM or SIGINT."""
+
+import asyncio
+import ipaddress
+import signal
+import socket
+import sys
+from urllib.parse import urlsplit
+
+import structlog
+
+from volt.contracts.bids import Gpu
+from volt.contracts.errors import VoltError
+from volt.runtime import telemetry
+from volt.runtime.host import say_ready
+from volt.runtime.nats import NatsBus
+from volt.runtime.settings import from_environment
+from volt_agent.gpus import find_gpus
+from volt_agent.handlers import Agent
+from volt_agent.heart import HeartStopped
+from volt_agent.identity import held_identity, new_incarnation
+from volt_agent.process import ProcessRuntime
+from volt_agent.settings import Settings, declared_gpus
+
+EXIT_REFUSED = 3
+
+_log = structlog.get_logger("volt.agent")
+
+
+async def main() -> int:
+    """Runs the agent. Returns 0 after a wanted stop, 3 when VOLT or another agent refuses it."""
+    telemetry.set_up("agent")
+    code = 0
+    try:
+        settings = from_environment(Settings)
+        with held_identity(settings.state_folder) as node:
+            await _run(settings, node)
+    except* (VoltError, HeartStopped) as group:
+        for error in group.exceptions:
+            _log.error("stopped", error=str(error))
+        code = EXIT_REFUSED
+    return code
+
+
+async def _run(settings: Settings, node: str) -> None:
+    gpus = _gpus(settings, node)
+    bus = await NatsBus.connect(settings.nats_url, f"agent-{node}")
+    try:
+        runtime = ProcessRuntime(settings.address or _own_address(settings.nats_url), settings.state_folder)
+        await runtime.end_leftovers()
+        agent = Agent(settings, node, new_incarnation(), bus, runtime)
+        running = asyncio.create_task(agent.run(gpus))
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, running.cancel)
+        say_ready(settings.ready_fd)
+        _log.info("agent_started", node=node, gpus=[gpu.uuid for gpu in gpus])
+        await running
+    except asyncio.CancelledError:
+        _log.info("agent_stopped", node=node)
+    finally:
+        await bus.close()
+
+
+def _gpus(settings: Settings, node: str) -> tuple[Gpu, ...]:
+    return declared_gpus(settings.gpus, node) if settings.gpus else find_gpus()
+
+
+def _own_address(nats_url: str) -> str:
+    """The address from which this machine reaches the bus; nothing is sent to find it."""
+    parts = urlsplit(nats_url)
+    host, port = parts.hostname or "127.0.0.1", parts.port or 4222
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, port))
+        return str(ipaddress.ip_address(probe.getsockname()[0]))
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))

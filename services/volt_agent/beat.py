@@ -1,0 +1,168 @@
+"""The beat process, `python -m volt_agent.beat`: a process and a connection of its own, so that nothing delays it.
+
+The agent writes what it has on this process's stdin, one JSON line at every change and at every watchdog tick; this
+process publishes a heartbeat at every change and every `beat_ms`, one in flight, and writes a line on its stdout for
+each that was acknowledged. When the agent's loop stops ticking the beats stop; when stdin ends, so does the process.
+"""
+
+import asyncio
+import sys
+import time
+
+import msgspec
+import structlog
+
+from volt.contracts.errors import BusUnavailable
+from volt.contracts.messages import Decoder, Value, encode
+from volt.contracts.nodes import Heartbeat, LeaseBeat
+from volt.contracts.streams import HEARTBEATS
+from volt.contracts.subjects import heartbeats
+from volt.contracts.timing import WATCHDOG_TICK_MS
+from volt.runtime.nats import NatsBus
+from volt.runtime.ports import Record, SequenceConflict
+from volt.runtime.settings import BusSettings, from_environment
+from volt.runtime.telemetry import set_up
+
+MISSED_TICKS_MAX = 5
+LINE_BYTES_MAX = 1024 * 1024
+EXIT_IDENTITY_TAKEN = 3
+
+_log = structlog.get_logger("volt.beat")
+
+
+class BeatSettings(BusSettings, frozen=True, kw_only=True):
+    """Whose heart it is."""
+
+    account: str
+    node: str
+    incarnation: str
+
+
+class Status(Value, frozen=True, kw_only=True):
+    """A line from the agent: what it has now. `change` counts changes; an equal one is only a tick."""
+
+    change: int
+    leases: tuple[LeaseBeat, ...] = ()
+    leaving: bool = False
+
+
+class Acknowledged(Value, frozen=True, kw_only=True):
+    """A line to the agent: the beat of this change, sent at this boot-time instant, is stored."""
+
+    change: int
+    sequence: int
+    sent_ms: int
+
+
+class Beater:
+    """Publishes heartbeats as long as the agent ticks."""
+
+    def __init__(self, bus: NatsBus, settings: BeatSettings) -> None:
+        self._bus, self._settings = bus, settings
+        self._subject = heartbeats(settings.account, settings.node)
+        self._decoder: Decoder[Heartbeat] = Decoder(Heartbeat)
+        self._status = Status(change=0)
+        self._ticked_ms = boot_ms()
+        self._changed = asyncio.Event()
+        self._sequence = 0
+        self._last_seq = 0
+
+    async def run(self, lines: asyncio.StreamReader) -> None:
+        """Beats until the agent closes the pipe. Raises IdentityTaken if another incarnation beats as this node."""
+        record = await self._bus.last(HEARTBEATS.name, self._subject)
+        self._last_seq = record.seq if record else 0
+        async with asyncio.TaskGroup() as tasks:
+            beating = tasks.create_task(self._beat_on())
+            async for line in lines:
+                self._tick(msgspec.json.decode(line, type=Status))
+            beating.cancel()
+
+    def _tick(self, status: Status) -> None:
+        self._ticked_ms = boot_ms()
+        if status.change != self._status.change:
+            self._status = status
+            self._changed.set()
+
+    async def _beat_on(self) -> None:
+        while True:
+            self._changed.clear()
+            if boot_ms() - self._ticked_ms <= MISSED_TICKS_MAX * WATCHDOG_TICK_MS:
+                await self._beat()
+            try:
+                async with asyncio.timeout(self._settings.timing.beat_ms / 1000):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+
+    async def _beat(self) -> None:
+        status, sent_ms = self._status, boot_ms()
+        beat = Heartbeat(
+            account=self._settings.account,
+            node=self._settings.node,
+            incarnation=self._settings.incarnation,
+            sequence=self._sequence + 1,
+            leases=status.leases,
+            leaving=status.leaving,
+        )
+        try:
+            self._last_seq = await self._bus.publish(self._subject, encode(beat), expected_seq=self._last_seq)
+        except SequenceConflict:
+            await self._settle_conflict()
+            self._changed.set()
+            return
+        except BusUnavailable as error:
+            _log.warning("beat_unacknowledged", error=str(error))
+            return
+        self._sequence += 1
+        line = msgspec.json.encode(Acknowledged(change=status.change, sequence=self._sequence, sent_ms=sent_ms))
+        sys.stdout.buffer.write(line + b"\n")
+        sys.stdout.buffer.flush()
+
+    async def _settle_conflict(self) -> None:
+        """After a conflict: goes on behind a beat of its own, or behind none; never behind another's."""
+        try:
+            record = await self._bus.last(HEARTBEATS.name, self._subject)
+        except BusUnavailable as error:
+            _log.warning("beat_unacknowledged", error=str(error))
+            return
+        if record is not None and self._is_anothers(record):
+            raise IdentityTaken(self._settings.node)
+        self._last_seq = record.seq if record else 0
+
+    def _is_anothers(self, record: Record) -> bool:
+        beat = self._decoder.decode(record.data)
+        if beat.incarnation == self._settings.incarnation:
+            self._sequence = max(self._sequence, beat.sequence)
+            return False
+        return True
+
+
+class IdentityTaken(Exception):
+    """Another agent beats under this node's identity."""
+
+
+def boot_ms() -> int:
+    """The local clock that goes on while the machine sleeps, the same in every process of it."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+
+
+async def main() -> int:
+    """Beats; returns 0 when the agent has gone, 3 when another one is this node."""
+    settings = from_environment(BeatSettings)
+    set_up("beat")
+    lines = asyncio.StreamReader(limit=LINE_BYTES_MAX)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
+    bus = await NatsBus.connect(settings.nats_url, f"beat-{settings.node}")
+    code = 0
+    try:
+        await Beater(bus, settings).run(lines)
+    except* IdentityTaken:
+        _log.error("identity_taken", node=settings.node)
+        code = EXIT_IDENTITY_TAKEN
+    finally:
+        await bus.close()
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))

@@ -1,0 +1,139 @@
+"""What an agent does next about one lease. Pure: what it has and what is desired in, one step out.
+
+    Nothing ──prepare──▶ Prepared ──start──▶ Running ──(processes gone)──▶ Finished
+       ▲                    │                   │                             │
+       └────── forget ◀─────┴──── end, report ◀─┴─────────────────────────────┘
+
+Whatever an agent finds itself with, it converges: a newer generation ends an older one; `halt` ends the processes and
+keeps the lease; `stop` ends them and forgets the lease once nothing is left of it. An older desire is ignored.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from volt.contracts.clusters import Exit
+from volt.contracts.nodes import DesiredLease, LeaseBeat, LeaseState
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """The node has nothing of the lease."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """All is there to start: the address and port are reserved."""
+
+    generation: int
+    address: str
+    port: int
+    reported: bool = False
+
+
+@dataclass(frozen=True)
+class Running:
+    """The processes were started; `reported` says that the provisioner was told so."""
+
+    generation: int
+    reported: bool = False
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The processes are gone. `failure` is set instead of exits if they could not even be prepared or started."""
+
+    generation: int
+    exits: tuple[Exit, ...] = ()
+    failure: str = ""
+    failed_start: bool = False
+    reported: bool = False
+
+
+Local = Nothing | Prepared | Running | Finished
+
+
+class Step(Enum):
+    """The one thing to do next."""
+
+    WAIT = "wait"
+    PREPARE = "prepare"
+    REPORT_PREPARED = "report_prepared"
+    START = "start"
+    REPORT_STARTED = "report_started"
+    CANCEL = "cancel"
+    """Give up what was prepared, as if each process had been ended before its first instruction."""
+    END = "end"
+    REPORT_FINISHED = "report_finished"
+    REPORT_GONE = "report_gone"
+    """Nobody saw how this generation's processes ended: say so."""
+    DISCARD = "discard"
+    """Drop what is left of this generation."""
+    CLEAR = "clear"
+    """Nothing is left: report it, and forget the lease."""
+
+
+def next_step(local: Local, desired: DesiredLease) -> Step:
+    """The step that brings the node nearer to what is desired of it."""
+    match local:
+        case Nothing():
+            return _from_nothing(desired)
+        case Prepared():
+            return _from_prepared(local, desired)
+        case Running():
+            return _from_running(local, desired)
+        case Finished():
+            return _from_finished(local, desired)
+
+
+def beat_of(lease: str, local: Local) -> LeaseBeat | None:
+    """What the heartbeat says of a lease, if there is anything to say."""
+    match local:
+        case Nothing():
+            return None
+        case Prepared(generation=generation):
+            state: LeaseState = "prepared"
+        case Running(generation=generation):
+            state = "running"
+        case Finished(generation=generation):
+            state = "ended"
+    return LeaseBeat(lease=lease, generation=generation, state=state)
+
+
+def _from_nothing(desired: DesiredLease) -> Step:
+    match desired.phase:
+        case "prepare":
+            return Step.PREPARE
+        case "start" | "halt":
+            return Step.REPORT_GONE
+        case "stop":
+            return Step.CLEAR
+
+
+def _from_prepared(local: Prepared, desired: DesiredLease) -> Step:
+    if desired.generation < local.generation:
+        return Step.WAIT
+    if desired.phase == "stop":
+        return Step.DISCARD
+    if desired.phase == "halt" or desired.generation > local.generation:
+        return Step.CANCEL
+    if not local.reported:
+        return Step.REPORT_PREPARED
+    return Step.START if desired.phase == "start" else Step.WAIT
+
+
+def _from_running(local: Running, desired: DesiredLease) -> Step:
+    if desired.generation < local.generation:
+        return Step.WAIT
+    if desired.phase in ("halt", "stop") or desired.generation > local.generation:
+        return Step.END
+    return Step.WAIT if local.reported else Step.REPORT_STARTED
+
+
+def _from_finished(local: Finished, desired: DesiredLease) -> Step:
+    if desired.generation < local.generation:
+        return Step.WAIT
+    if not local.reported:
+        return Step.REPORT_FINISHED
+    if desired.phase == "stop" or desired.generation > local.generation:
+        return Step.DISCARD
+    return Step.WAIT

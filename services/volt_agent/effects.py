@@ -1,0 +1,245 @@
+"""What an agent does about its leases: one keeper for each, which takes the next step until nothing is left to do."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypedDict
+
+import structlog
+
+from volt.contracts.clusters import Exit
+from volt.contracts.errors import BusUnavailable
+from volt.contracts.messages import encode
+from volt.contracts.nodes import (
+    DesiredLease,
+    FailureStage,
+    Report,
+    ReportCleared,
+    ReportEnded,
+    ReportFailed,
+    ReportPrepared,
+    ReportStarted,
+)
+from volt.contracts.subjects import command_report
+from volt.runtime.ports import Bus
+from volt_agent.beat import boot_ms
+from volt_agent.domain import Finished, Local, Nothing, Prepared, Running, Step, next_step
+from volt_agent.heart import Heart
+from volt_agent.launch import process_environment
+from volt_agent.output import Output
+from volt_agent.process import ProcessRuntime, Workload
+from volt_agent.runtimes import Launch, RankExit, WorkloadError
+from volt_agent.settings import Settings
+
+STEP_RETRY_SECONDS = 0.5
+
+_log = structlog.get_logger("volt.agent")
+
+
+class _Whose(TypedDict):
+    """What every report says first."""
+
+    account: str
+    node: str
+    lease: str
+    generation: int
+
+
+@dataclass(frozen=True)
+class Node:
+    """What the keepers of a node share."""
+
+    id: str
+    settings: Settings
+    bus: Bus
+    runtime: ProcessRuntime
+    heart: Heart
+    changed: Callable[[], None]
+    """To be called when a lease's local state has changed: it is beaten at once."""
+
+
+class Keeper:
+    """Brings one lease to what is desired of it."""
+
+    def __init__(self, node: Node, desired: DesiredLease) -> None:
+        self.desired = desired
+        self.local: Local = Nothing()
+        self._node = node
+        self._workload: Workload | None = None
+        self._wake = asyncio.Event()
+        self._watch: asyncio.Task[None] | None = None
+
+    def desire(self, desired: DesiredLease) -> None:
+        """What is desired from now on; an older generation is ignored."""
+        if desired.generation >= self.desired.generation:
+            self.desired = desired
+            self._wake.set()
+
+    def extend(self, acknowledged_ms: int) -> None:
+        """The beat sent at this boot-time instant was acknowledged: the workload may run for F from then."""
+        if self._workload is not None:
+            self._workload.extend(acknowledged_ms + self._node.settings.timing.fence_after_ms)
+
+    async def keep(self) -> None:
+        """Takes steps until the lease is cleared. A bus that is away is waited for."""
+        while True:
+            self._wake.clear()
+            step = next_step(self.local, self.desired)
+            try:
+                if step is Step.WAIT:
+                    await self._wake.wait()
+                elif await self._take(step):
+                    return
+            except BusUnavailable as error:
+                _log.warning("step_waits", lease=self.desired.lease, step=step.value, error=str(error))
+                await asyncio.sleep(STEP_RETRY_SECONDS)
+
+    async def abandon(self) -> None:
+        """Ends whatever runs, without a word to anybody."""
+        if self._workload is not None:
+            self._workload.stop(0)
+            await self._workload.ended()
+
+    async def _take(self, step: Step) -> bool:
+        """Takes one step; True once the lease is cleared."""
+        match step:
+            case Step.PREPARE:
+                await self._prepare()
+            case Step.REPORT_PREPARED:
+                await self._report_prepared()
+            case Step.START:
+                await self._start()
+            case Step.REPORT_STARTED:
+                await self._report_started()
+            case Step.CANCEL:
+                self._cancel()
+            case Step.END:
+                await self._end()
+            case Step.REPORT_FINISHED:
+                await self._report_finished()
+            case Step.REPORT_GONE:
+                self._become(Finished(self.desired.generation))
+            case Step.DISCARD:
+                self._node.runtime.cancel(self.desired.lease)
+                self._become(Nothing())
+            case Step.CLEAR:
+                await self._send("cleared", ReportCleared(**self._whose(self.desired.generation)))
+                return True
+            case Step.WAIT:
+                raise AssertionError("waiting is not a step to take")
+        return False
+
+    async def _prepare(self) -> None:
+        desired = self.desired
+        try:
+            prepared = await self._node.runtime.prepare(desired.lease, desired.generation)
+        except WorkloadError as error:
+            self._become(Finished(desired.generation, failure=str(error)))
+            return
+        self._become(Prepared(desired.generation, prepared.address, prepared.port))
+
+    async def _report_prepared(self) -> None:
+        local = self.local
+        assert isinstance(local, Prepared)
+        whose = self._whose(local.generation)
+        await self._send("prepared", ReportPrepared(**whose, address=local.address, port=local.port))
+        self._become(replace(local, reported=True))
+
+    async def _start(self) -> None:
+        desired = self.desired
+        output = Output(self._node.bus, self._node.id, desired)
+        deadline_ms = boot_ms() + self._node.settings.timing.fence_after_ms
+        try:
+            workload = await self._node.runtime.start(
+                desired.lease, desired.generation, self._launches(desired), deadline_ms, output.take
+            )
+            self._workload = workload
+            await workload.started()
+        except WorkloadError as error:
+            await self.abandon()
+            self._become(Finished(desired.generation, failure=str(error), failed_start=True))
+            return
+        self._become(Running(desired.generation))
+        self._watch = asyncio.create_task(self._watch_over(workload, output, desired.generation))
+
+    async def _watch_over(self, workload: Workload, output: Output, generation: int) -> None:
+        publishing = asyncio.create_task(output.publish())
+        exits = await workload.ended()
+        await output.end()
+        await publishing
+        self._workload = None
+        self._become(Finished(generation, tuple(_exit(one) for one in exits)))
+
+    async def _report_started(self) -> None:
+        local = self.local
+        assert isinstance(local, Running)
+        await self._send("started", ReportStarted(**self._whose(local.generation)))
+        if self.local == local:
+            self._become(replace(local, reported=True))
+
+    async def _end(self) -> None:
+        """One more running beat before the signal, so that time until then is covered; then waits for the end."""
+        assert self._watch is not None
+        await self._node.heart.beat_now()
+        if self._workload is not None:
+            self._workload.stop(self.desired.grace_ms)
+        await self._watch
+
+    def _cancel(self) -> None:
+        local = self.local
+        assert isinstance(local, Prepared)
+        self._node.runtime.cancel(self.desired.lease)
+        ended = tuple(Exit(local_rank=rank, signal=signal.SIGTERM) for rank in range(self.desired.processes))
+        self._become(Finished(local.generation, ended))
+
+    async def _report_finished(self) -> None:
+        local = self.local
+        assert isinstance(local, Finished)
+        whose = self._whose(local.generation)
+        if local.failure:
+            stage: FailureStage = "start" if local.failed_start else "prepare"
+            await self._send("failed", ReportFailed(**whose, stage=stage, message=local.failure))
+        else:
+            await self._send("ended", ReportEnded(**whose, exits=local.exits))
+        self._become(replace(local, reported=True))
+
+    def _become(self, local: Local) -> None:
+        self.local = local
+        self._wake.set()
+        self._node.changed()
+        _log.info("lease", lease=self.desired.lease, phase=self.desired.phase, local=repr(local))
+
+    def _launches(self, desired: DesiredLease) -> tuple[Launch, ...]:
+        folder = self._node.settings.state_folder / "jobs" / desired.job
+        checkpoints = folder / "checkpoints"
+        checkpoints.mkdir(parents=True, exist_ok=True)
+        manifest = folder / f"manifest-{desired.generation}.json"
+        assert desired.manifest is not None
+        manifest.write_bytes(encode(desired.manifest))
+        base = {"PATH": os.environ.get("PATH", os.defpath), "HOME": str(folder), "LANG": "C.UTF-8"}
+        return tuple(
+            Launch(
+                argv=desired.workload.command,
+                env=process_environment(
+                    desired, rank, base=base, manifest_path=str(manifest), checkpoint_folder=str(checkpoints)
+                ),
+                cwd=str(Path(self._node.settings.workdir).resolve()),
+            )
+            for rank in range(desired.processes)
+        )
+
+    def _whose(self, generation: int) -> _Whose:
+        return _Whose(
+            account=self._node.settings.account, node=self._node.id, lease=self.desired.lease, generation=generation
+        )
+
+    async def _send(self, kind: str, report: Report) -> None:
+        identity = f"{report.lease}/{report.generation}/{kind}"
+        await self._node.bus.publish(command_report(report.account, report.node), encode(report), message_id=identity)
+
+
+def _exit(end: RankExit) -> Exit:
+    return Exit(local_rank=end.local_rank, code=end.code, signal=end.signal, out_of_memory=end.oom)

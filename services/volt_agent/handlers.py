@@ -1,0 +1,136 @@
+"""The agent at work: follows its node's desired state, keeps its leases, offers its GPUs."""
+
+import asyncio
+from collections.abc import Coroutine
+
+import structlog
+from msgspec.structs import replace
+
+from volt.contracts.bids import BidAccepted, BidRejected, Gpu, PlaceBid, WithdrawBid
+from volt.contracts.errors import BusUnavailable, MalformedMessage, Refused, Unavailable
+from volt.contracts.log import decode_event
+from volt.contracts.messages import Decoder, encode
+from volt.contracts.nodes import Desired
+from volt.contracts.streams import DESIRED, LOG
+from volt.contracts.subjects import command_bid, desired, log_bid
+from volt.runtime.ports import Bus
+from volt_agent.domain import beat_of
+from volt_agent.effects import Keeper, Node
+from volt_agent.heart import Heart
+from volt_agent.process import ProcessRuntime
+from volt_agent.settings import Settings
+
+ANSWER_SECONDS_MAX = 30.0
+FAREWELL_SECONDS_MAX = 5.0
+
+_log = structlog.get_logger("volt.agent")
+
+
+class Agent:
+    """One node's agent, for one incarnation."""
+
+    def __init__(self, settings: Settings, node: str, incarnation: str, bus: Bus, runtime: ProcessRuntime) -> None:
+        self._settings, self._id, self._incarnation, self._bus = settings, node, incarnation, bus
+        self._heart = Heart(settings, node, incarnation, self._on_acknowledged)
+        self._node = Node(node, settings, bus, runtime, self._heart, self._on_changed)
+        self._keepers: dict[str, Keeper] = {}
+        self._decoder: Decoder[Desired] = Decoder(Desired)
+        self._reflected_seq = 0
+
+    async def run(self, gpus: tuple[Gpu, ...]) -> None:
+        """Beats, offers the GPUs and runs what is leased, until cancelled; then ends what runs and takes its leave.
+
+        Raises Refused if the bid is rejected, HeartStopped if another agent is this node.
+        """
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._heart.run())
+            following = tasks.create_task(self._follow(tasks))
+            try:
+                await self._offer(gpus)
+                await asyncio.Event().wait()
+            finally:
+                following.cancel()
+                await asyncio.shield(self._take_leave())
+
+    async def _offer(self, gpus: tuple[Gpu, ...]) -> None:
+        bid = PlaceBid(
+            account=self._settings.account,
+            node=self._id,
+            request_id=f"bid-{self._incarnation}",
+            gpus=gpus,
+            ask_microusd_per_gpu_hour=self._settings.price,
+            place=self._settings.place,
+        )
+        await self._bus.publish(command_bid(bid.account, bid.node), encode(bid), message_id=bid.request_id)
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS_MAX):
+                await self._answered(bid)
+        except TimeoutError as error:
+            raise Unavailable(f"the bid was not answered within {ANSWER_SECONDS_MAX:.0f} s") from error
+        _log.info("offered", gpus=len(gpus), ask_microusd_per_gpu_hour=self._settings.price)
+
+    async def _answered(self, bid: PlaceBid) -> None:
+        async for batch in self._bus.read(LOG.name, [log_bid(bid.account, bid.node)]):
+            for record in batch.records:
+                match decode_event(record.data):
+                    case BidAccepted(request_id=request_id) if request_id == bid.request_id:
+                        return
+                    case BidRejected(request_id=request_id, reason=reason) if request_id == bid.request_id:
+                        raise Refused(reason)
+                    case _:
+                        continue
+
+    async def _follow(self, tasks: asyncio.TaskGroup) -> None:
+        async for batch in self._bus.read(DESIRED.name, [desired(self._settings.account, self._id)]):
+            for record in batch.records:
+                try:
+                    wanted = self._decoder.decode(record.data)
+                except MalformedMessage as error:
+                    _log.error("desired_unreadable", seq=record.seq, error=str(error))
+                    continue
+                self._converge(wanted, tasks)
+
+    def _converge(self, wanted: Desired, tasks: asyncio.TaskGroup) -> None:
+        if wanted.log_seq < self._reflected_seq:
+            return
+        self._reflected_seq = wanted.log_seq
+        for lease in wanted.leases:
+            if lease.lease in self._keepers:
+                self._keepers[lease.lease].desire(lease)
+            else:
+                keeper = self._keepers[lease.lease] = Keeper(self._node, lease)
+                tasks.create_task(self._keep(keeper))
+        for keeper in self._keepers.values():
+            if keeper.desired.lease not in {lease.lease for lease in wanted.leases}:
+                keeper.desire(replace(keeper.desired, phase="stop"))
+
+    async def _keep(self, keeper: Keeper) -> None:
+        await keeper.keep()
+        self._keepers.pop(keeper.desired.lease, None)
+        self._on_changed()
+
+    def _on_changed(self) -> None:
+        beats = (beat_of(lease, keeper.local) for lease, keeper in sorted(self._keepers.items()))
+        self._heart.say([beat for beat in beats if beat is not None])
+
+    def _on_acknowledged(self, sent_ms: int) -> None:
+        for keeper in self._keepers.values():
+            keeper.extend(sent_ms)
+
+    async def _take_leave(self) -> None:
+        """Ends what runs, takes the bid back and beats a last time, within `FAREWELL_SECONDS_MAX` each."""
+        for keeper in self._keepers.values():
+            await _within(keeper.abandon())
+        withdrawal = WithdrawBid(
+            account=self._settings.account, node=self._id, request_id=f"withdraw-{self._incarnation}"
+        )
+        subject = command_bid(withdrawal.account, withdrawal.node)
+        await _within(self._bus.publish(subject, encode(withdrawal), message_id=withdrawal.request_id))
+        await _within(self._heart.leave())
+
+
+async def _within(farewell: Coroutine[None, None, object]) -> None:
+    try:
+        await asyncio.wait_for(farewell, FAREWELL_SECONDS_MAX)
+    except (TimeoutError, BusUnavailable) as error:
+        _log.warning("farewell_cut_short", error=repr(error))

@@ -1,0 +1,109 @@
+"""The agent's end of its beat process: says what the node has, hears what was acknowledged."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+import msgspec
+import structlog
+
+from volt.contracts.nodes import LeaseBeat
+from volt.contracts.timing import WATCHDOG_TICK_MS
+from volt_agent.beat import LINE_BYTES_MAX, Acknowledged, Status
+from volt_agent.settings import Settings
+
+LEAVE_SECONDS_MAX = 2.0
+
+_log = structlog.get_logger("volt.heart")
+
+
+class HeartStopped(Exception):
+    """The beat process ended by itself; its exit code tells why (3: another agent is this node)."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"the beat process exited with code {code}")
+        self.code = code
+
+
+class Heart:
+    """Keeps a beat process fed and listens to it. `on_acknowledged` gets the boot-time instant of each stored beat."""
+
+    def __init__(self, settings: Settings, node: str, incarnation: str, on_acknowledged: Callable[[int], None]) -> None:
+        self._settings, self._node, self._incarnation = settings, node, incarnation
+        self._on_acknowledged = on_acknowledged
+        self._status = Status(change=1)
+        self._acknowledged_change = 0
+        self._heard = asyncio.Condition()
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def run(self) -> None:
+        """Beats until cancelled. Raises HeartStopped."""
+        process = self._process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", "volt_agent.beat"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env=self._environment(),
+            limit=LINE_BYTES_MAX,
+        )
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._listen(process))
+                tasks.create_task(self._tick_on())
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+    def say(self, leases: Sequence[LeaseBeat]) -> None:
+        """What the node has from now on; a change is beaten at once."""
+        if tuple(leases) != self._status.leases:
+            self._status = Status(change=self._status.change + 1, leases=tuple(leases))
+            self._send()
+
+    async def beat_now(self) -> None:
+        """One more beat of what is, stored before this returns, or as long as `LEAVE_SECONDS_MAX`."""
+        await self._insist(leaving=False)
+
+    async def leave(self) -> None:
+        """The last beat: this node goes, on purpose."""
+        await self._insist(leaving=True)
+
+    async def _insist(self, *, leaving: bool) -> None:
+        self._status = Status(change=self._status.change + 1, leases=self._status.leases, leaving=leaving)
+        self._send()
+        wanted = self._status.change
+        try:
+            async with asyncio.timeout(LEAVE_SECONDS_MAX), self._heard:
+                await self._heard.wait_for(lambda: self._acknowledged_change >= wanted)
+        except TimeoutError:
+            _log.warning("beat_unacknowledged", leaving=leaving)
+
+    async def _listen(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        async for line in process.stdout:
+            acknowledged = msgspec.json.decode(line, type=Acknowledged)
+            self._on_acknowledged(acknowledged.sent_ms)
+            async with self._heard:
+                self._acknowledged_change = acknowledged.change
+                self._heard.notify_all()
+        raise HeartStopped(await process.wait())
+
+    async def _tick_on(self) -> None:
+        while True:
+            self._send()
+            await asyncio.sleep(WATCHDOG_TICK_MS / 1000)
+
+    def _send(self) -> None:
+        if self._process is not None and self._process.stdin is not None and self._process.returncode is None:
+            self._process.stdin.write(msgspec.json.encode(self._status) + b"\n")
+
+    def _environment(self) -> dict[str, str]:
+        return {
+            **os.environ,
+            "VOLT_NATS_URL": self._settings.nats_url,
+            "VOLT_PROFILE": self._settings.profile,
+            "VOLT_ACCOUNT": self._settings.account,
+            "VOLT_NODE": self._node,
+            "VOLT_INCARNATION": self._incarnation,
+        }

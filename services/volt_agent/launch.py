@@ -1,0 +1,33 @@
+"""The environment of a workload's processes: what torchrun or SLURM users know, exactly, and nothing else."""
+
+from collections.abc import Mapping
+
+from volt.contracts.nodes import DesiredLease
+
+
+def process_environment(
+    desired: DesiredLease, local_rank: int, *, base: Mapping[str, str], manifest_path: str, checkpoint_folder: str
+) -> dict[str, str]:
+    """The whole environment of one process. The buyer's variables override `base`, never the cluster's own.
+
+    As torchrun does, OMP_NUM_THREADS is 1 where several processes share a node, unless the buyer sets it.
+    """
+    manifest = desired.manifest
+    assert manifest is not None, "a lease starts with its manifest"
+    place = next(node for node in manifest.nodes if node.node_rank == desired.node_rank)
+    several = {"OMP_NUM_THREADS": "1"} if place.processes > 1 else {}
+    cluster = {
+        "MASTER_ADDR": manifest.master_address,
+        "MASTER_PORT": str(manifest.master_port),
+        "WORLD_SIZE": str(manifest.world_size),
+        "RANK": str(place.first_rank + local_rank),
+        "LOCAL_RANK": str(local_rank),
+        "LOCAL_WORLD_SIZE": str(place.processes),
+        "NODE_RANK": str(desired.node_rank),
+        "CUDA_VISIBLE_DEVICES": ",".join(desired.gpus),
+        "VOLT_JOB_ID": desired.job,
+        "VOLT_GENERATION": str(desired.generation),
+        "VOLT_MANIFEST": manifest_path,
+        "VOLT_CHECKPOINT_DIR": checkpoint_folder,
+    }
+    return {**base, **several, **desired.workload.env, **cluster}

@@ -1,0 +1,366 @@
+"""The `process` runtime: a workload as plain processes of this machine, each under a shim (see shim.py).
+
+    prepare ──▶ port reserved ──start──▶ shims ──▶ record on disk ──▶ orders ──▶ Workload: lines, exits
+                     └──cancel                                            extend, stop ──┘
+
+A record of the shims is on disk before any of them gets its order, and a shim that loses its agent before that starts
+nothing: so an agent that starts finds in the records all that an earlier one can have left running.
+"""
+
+import asyncio
+import os
+import py_compile
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from volt_agent import shim
+from volt_agent.runtimes import (
+    Generations,
+    Launch,
+    LaunchFailed,
+    LeaseBusy,
+    LeftoverAlive,
+    LogLine,
+    OnLine,
+    Prepared,
+    RankExit,
+    ReservedPort,
+    read_state,
+    write_state,
+)
+
+COMMANDS_UNREAD_BYTES_MAX = 4_096
+"""A shim with so many commands unread stands still; an extension would not reach it in time."""
+LINES_PER_TURN_MAX = 64
+"""Lines of one process handed over before the other tasks of the agent get their turn."""
+LEFTOVER_MS_MAX = 3_000
+LEFTOVER_POLL_MS = 10
+
+
+class ProcessRuntime:
+    """Runs the workloads of one node as processes. Its state folder belongs to one agent at a time."""
+
+    def __init__(self, address: str, state: Path) -> None:
+        state.mkdir(parents=True, exist_ok=True)
+        self._address = address
+        self._records = state / "workloads"
+        self._generations = Generations(state / "generations.json")
+        self._ports: dict[str, ReservedPort] = {}
+        self._busy: set[str] = set()
+        # Given its source, the interpreter would compile it anew for every process.
+        self._program = str(state / "shim.pyc")
+        py_compile.compile(shim.__file__, self._program, doraise=True)
+
+    async def end_leftovers(self) -> tuple[tuple[str, int], ...]:
+        """End what an earlier agent left running; return its (lease, generation) pairs, whose ends nobody saw.
+
+        To be called before anything is started. Raises LeftoverAlive, StateUnreadable.
+        """
+        found: list[tuple[str, int]] = []
+        for path in sorted(self._records.glob("*.json")):
+            record = read_state(path, _Record)
+            assert record is not None, f"{path} was there a moment ago"
+            await _end_leftover(path.stem, record)
+            path.unlink()
+            found.append((path.stem, record.generation))
+        return tuple(found)
+
+    def highest_generation(self, lease: str) -> int:
+        """The highest generation of a lease that this node has seen, 0 if none; it survives the agent."""
+        return self._generations.highest(lease)
+
+    async def prepare(self, lease: str, generation: int) -> Prepared:
+        """Reserve a port on the node's address; the same one again for the same generation.
+
+        Raises StaleGeneration, NoFreePort.
+        """
+        await self._generations.see(lease, generation)
+        port = self._ports.get(lease)
+        if port is None or port.generation != generation:
+            self.cancel(lease)
+            port = self._ports[lease] = ReservedPort.reserve(self._address, generation)
+        return Prepared(self._address, port.number)
+
+    def cancel(self, lease: str) -> None:
+        """Give up what was prepared and not started."""
+        port = self._ports.pop(lease, None)
+        if port is not None:
+            port.give_up()
+
+    async def start(
+        self, lease: str, generation: int, launches: tuple[Launch, ...], deadline_ms: int, on_line: OnLine
+    ) -> "Workload":
+        """Start one process for each launch, in the order of local ranks.
+
+        `deadline_ms` is an instant on the boot-time clock (CLOCK_BOOTTIME): past it, unless it was extended, the
+        processes are killed. `on_line` is awaited for every line; while it waits, so does the process that wrote.
+        Raises StaleGeneration, LeaseBusy, LaunchFailed.
+        """
+        orders = [_order(rank, launch, deadline_ms) for rank, launch in enumerate(launches)]
+        await self._generations.see(lease, generation)
+        if lease in self._busy:
+            raise LeaseBusy(lease)
+        self._busy.add(lease)
+        path, port = self._records / f"{lease}.json", self._ports.pop(lease, None)
+        shims: list[Process] = []
+
+        def end() -> None:
+            path.unlink(missing_ok=True)
+            if port is not None:
+                port.give_up()
+            self._busy.discard(lease)
+
+        try:
+            shims += await self._spawn(launches)
+            record = _Record(_boot_id(), generation, _identify(one.pid for one in shims))
+            await asyncio.to_thread(write_state, path, record)
+        except BaseException:
+            _end_shims(shims)
+            end()
+            raise
+        if port is not None:
+            port.make_way()
+        for one, order in zip(shims, orders, strict=True):
+            _tell(one, order)
+        return Workload(launches, shims, on_line, record, path, end)
+
+    async def _spawn(self, launches: tuple[Launch, ...]) -> list[Process]:
+        """Start all shims at once, each waiting for its order. Raises LaunchFailed."""
+        attempts = (
+            asyncio.create_subprocess_exec(
+                *(sys.executable, "-I", "-S", self._program),
+                stdin=PIPE,
+                stdout=PIPE,
+                limit=shim.MESSAGE_BYTES_MAX,
+                env={},
+                cwd="/",
+                start_new_session=True,
+            )
+            for _ in launches
+        )
+        outcomes = await asyncio.gather(*attempts, return_exceptions=True)
+        for rank, outcome in enumerate(outcomes):
+            if isinstance(outcome, BaseException):
+                _end_shims(one for one in outcomes if isinstance(one, Process))
+                raise LaunchFailed(rank, "spawn_failed", launches[rank], str(outcome)) from outcome
+        return [one for one in outcomes if isinstance(one, Process)]
+
+
+class Workload:
+    """The processes of one lease's generation, from their start to their end."""
+
+    def __init__(
+        self,
+        launches: tuple[Launch, ...],
+        shims: list[Process],
+        on_line: OnLine,
+        record: "_Record",
+        path: Path,
+        end: Callable[[], None],
+    ) -> None:
+        self._launches = launches
+        self._shims = shims
+        self._on_line = on_line
+        self._pids: list[asyncio.Future[int]] = [asyncio.get_running_loop().create_future() for _ in shims]
+        self._started = asyncio.create_task(self._see_started(record, path))
+        self._ended = asyncio.create_task(self._see_ended(end))
+
+    async def started(self) -> tuple[int, ...]:
+        """Wait until every process runs its command; return their pids.
+
+        Raises LaunchFailed for the first that does not; then all the others are being ended.
+        """
+        return await asyncio.shield(self._started)
+
+    async def ended(self) -> tuple[RankExit, ...]:
+        """Wait for the end of every process, its descendants gone and each of its lines handed over."""
+        return await asyncio.shield(self._ended)
+
+    def extend(self, deadline_ms: int) -> None:
+        """Let the workload run until an instant of the boot-time clock. An earlier one than before changes nothing."""
+        for one in self._shims:
+            if _unread_bytes(one) <= COMMANDS_UNREAD_BYTES_MAX:
+                _tell(one, msgspec.json.encode({"deadline_ms": deadline_ms}))
+
+    def stop(self, grace_ms: int) -> None:
+        """Send SIGTERM to every process group and, after the grace, SIGKILL to what is left. Wait with ended()."""
+        for one in self._shims:
+            _tell(one, msgspec.json.encode({"signal": "TERM", "grace_ms": grace_ms}))
+
+    async def _see_started(self, record: "_Record", path: Path) -> tuple[int, ...]:
+        outcomes = await asyncio.gather(*self._pids, return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                self.stop(0)
+                raise outcome
+        pids = tuple(pid for pid in outcomes if isinstance(pid, int))
+        await asyncio.to_thread(write_state, path, msgspec.structs.replace(record, workload=_identify(pids)))
+        return pids
+
+    async def _see_ended(self, end: Callable[[], None]) -> tuple[RankExit, ...]:
+        try:
+            async with asyncio.TaskGroup() as group:
+                ranks = [group.create_task(self._follow(rank)) for rank in range(len(self._shims))]
+        finally:
+            # The record of a start must not be written after it was removed.
+            await asyncio.wait([self._started])
+            await asyncio.gather(*(one.wait() for one in self._shims))
+            end()
+        return tuple(rank.result() for rank in ranks)
+
+    async def _follow(self, rank: int) -> RankExit:
+        """Hand over all that a shim says, to its end."""
+        one, started = self._shims[rank], self._pids[rank]
+        assert one.stdout is not None
+        end = RankExit(rank, None, None, False, "gone")
+        lines = 0
+        try:
+            async for message in one.stdout:
+                match msgspec.json.decode(message, type=_Said):
+                    case _Said(line=str(text), stream=stream):
+                        await self._on_line(LogLine(rank, stream, text))
+                        lines += 1
+                        if lines % LINES_PER_TURN_MAX == 0:
+                            await asyncio.sleep(0)
+                    case _Said(started=int(pid)):
+                        started.set_result(pid)
+                    case _Said(failed=str(kind), detail=detail):
+                        started.set_exception(LaunchFailed(rank, kind, self._launches[rank], detail))
+                        end = RankExit(rank, None, None, False, "not_started")
+                    case _Said(reason=reason, exit=code, signal=number, oom=oom) if reason is not None:
+                        end = RankExit(rank, code, number, oom, reason)
+        except BaseException:
+            _end_shims([one])  # Nobody listens to it any more.
+            raise
+        finally:
+            if not started.done():
+                why = "its shim ended without a word"
+                started.set_exception(LaunchFailed(rank, "shim_gone", self._launches[rank], why))
+        if end.reason == "gone" and started.exception() is None:
+            _kill(_session(started.result()))
+        return end
+
+
+class _Said(msgspec.Struct, frozen=True):
+    """A message of a shim; which of `line`, `started`, `failed` and `reason` it has says what it is."""
+
+    line: str | None = None
+    stream: Literal["out", "err"] = "out"
+    started: int | None = None
+    failed: str | None = None
+    detail: str = ""
+    exit: int | None = None
+    signal: int | None = None
+    oom: bool = False
+    reason: Literal["exited", "deadline", "signalled"] | None = None
+
+
+class _Record(msgspec.Struct, frozen=True):
+    """The processes of a workload, each by its pid and its start in clock ticks since `boot`: together unique."""
+
+    boot: str
+    generation: int
+    shims: tuple[tuple[int, int], ...]
+    workload: tuple[tuple[int, int], ...] = ()
+
+
+def _order(rank: int, launch: Launch, deadline_ms: int) -> bytes:
+    """The launch order for a shim. Raises LaunchFailed."""
+    order = {"argv": launch.argv, "env": launch.env, "cwd": launch.cwd, "deadline_ms": deadline_ms}
+    encoded = msgspec.json.encode(order)
+    if len(encoded) >= shim.ORDER_BYTES_MAX:
+        why = f"arguments and environment take {len(encoded)} bytes of {shim.ORDER_BYTES_MAX}"
+        raise LaunchFailed(rank, "order_too_large", launch, why)
+    return encoded
+
+
+def _tell(one: Process, command: bytes) -> None:
+    """Write a command to a shim, unless it has ended."""
+    assert one.stdin is not None
+    if not one.stdin.transport.is_closing():
+        one.stdin.write(command + b"\n")
+
+
+def _unread_bytes(one: Process) -> int:
+    assert one.stdin is not None
+    return one.stdin.transport.get_write_buffer_size()
+
+
+def _end_shims(shims: Iterable[Process]) -> None:
+    """Have shims end their workloads at once, and themselves, even if nobody reads what they still say."""
+    for one in shims:
+        assert one.stdin is not None
+        one.stdin.close()
+        # Process.terminate() would reap one that has just ended, and asyncio would miss its end.
+        _kill([one.pid] if one.returncode is None else [], signal.SIGTERM)
+
+
+async def _end_leftover(lease: str, record: _Record) -> None:
+    """End shims in order, then whatever has lost its shim. Raises LeftoverAlive."""
+    if record.boot != _boot_id():
+        return  # No process outlives its machine, and the numbers mean others now.
+
+    def shims() -> list[int]:
+        return [pid for pid, start in record.shims if _start_ticks(pid) == start]
+
+    def all_left() -> list[int]:
+        # The kernel gives a pid to no other while it still names a session.
+        leaders = [pid for pid, start in record.workload if _start_ticks(pid) in (start, None)]
+        return shims() + [pid for leader in leaders for pid in _session(leader)]
+
+    _kill(shims(), signal.SIGTERM)
+    await _until_none(shims)
+    _kill(all_left())
+    await _until_none(all_left)
+    if all_left():
+        raise LeftoverAlive(lease, all_left())
+
+
+async def _until_none(pids: Callable[[], list[int]]) -> None:
+    for _ in range(LEFTOVER_MS_MAX // LEFTOVER_POLL_MS):
+        if not pids():
+            return
+        await asyncio.sleep(LEFTOVER_POLL_MS / 1000)
+
+
+def _kill(pids: Iterable[int], number: int = signal.SIGKILL) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):  # It has just ended by itself.
+            os.kill(pid, number)
+
+
+def _identify(pids: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    """Pids with their starts, without those that have ended already."""
+    starts = [(pid, _start_ticks(pid)) for pid in pids]
+    return tuple((pid, start) for pid, start in starts if start is not None)
+
+
+def _start_ticks(pid: int) -> int | None:
+    stat = _stat(pid)
+    return int(stat[19]) if stat else None
+
+
+def _session(leader: int) -> list[int]:
+    """The living processes of a session."""
+    pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal()]
+    return [pid for pid in pids if (stat := _stat(pid)) and int(stat[3]) == leader]
+
+
+def _stat(pid: int) -> list[str]:
+    """Fields of /proc/PID/stat from the third on (see proc(5)); none if the process has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    return [] if fields[0] in "ZX" else fields  # A zombie has ended and waits for its parent to see it.
+
+
+def _boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

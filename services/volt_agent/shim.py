@@ -1,0 +1,400 @@
+"""The shim: one small process between the agent and one workload process.
+
+    agent --stdin-->  shim                                    --setsid--> workload process --> its helpers
+          <-stdout--  (keeps the deadline, adopts orphans)    <--pipes--
+
+Lines of JSON come in: the launch order `{"argv", "env", "cwd", "deadline_ms"}`, then any number of
+`{"deadline_ms"}` and `{"signal": "TERM", "grace_ms"}`. Lines of JSON go out, in this order: `{"started": pid}` or
+`{"failed": kind, "detail"}`; `{"line", "stream": "out"|"err"}` for each line of output; and last
+`{"exit", "signal", "oom", "reason"}`, once the output is drained and every descendant of the workload is gone.
+
+A deadline is an instant on the boot-time clock, not a length of time: both ends read the same clock of one kernel,
+while a length would begin afresh when a shim that had been stopped came to read an old line. Past it the workload
+is killed: its agent is dead, frozen or cut off. (That is the fence; a later version freezes first.) The end of
+stdin changes nothing, for a dead agent extends nothing; nor does a stdout that nobody reads. SIGTERM ends the
+workload at once and in order. When the shim itself is killed, the kernel kills the workload process.
+
+Started as `python -I -S shim.py` for each process of a job, so it must start within milliseconds: it runs on what
+the interpreter has loaded anyway, without json, signal and pathlib, which together take longer than all the rest.
+"""
+
+import ctypes
+import errno
+import os
+import select
+import sys
+import time
+from _json import encode_basestring_ascii as quote  # The C core of json; the package around it imports re and enum.
+from _json import make_scanner
+
+ORDER_BYTES_MAX = 1 << 20
+LINE_BYTES_MAX = 16 << 10
+"""A longer line of output is sent in pieces."""
+MESSAGE_BYTES_MAX = 6 * LINE_BYTES_MAX + 256
+"""No byte of a line takes more than six in JSON."""
+PENDING_BYTES_MAX = 64 << 10
+"""With so much unread by the agent the output of the workload waits in its pipe, and then the workload waits."""
+READ_BYTES = 16 << 10
+TURN_MS_MAX = 200
+"""The boot-time clock goes on while a machine sleeps and select() does not, so the clock is looked at this often."""
+DRAIN_MS_MAX = 500
+"""How long helpers that outlive the workload process may go on."""
+UNREAD_MS_MAX = 500
+"""How long the last words wait for a reader once the agent has closed stdin."""
+KILL_PAUSE_MS = 5
+NEVER_MS = 1 << 62
+
+SIGHUP, SIGINT, SIGKILL, SIGTERM, SIGCHLD, SIGNAL_MAX = 1, 2, 9, 15, 17, 64
+SIG_BLOCK, SIG_SETMASK, SIGSET_BYTES, SIGINFO_BYTES = 0, 2, 128, 128
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+EXEC_FAILURES = dict.fromkeys((errno.ENOENT, errno.ENOTDIR), "command_not_found")
+EXEC_FAILURES |= dict.fromkeys((errno.EACCES, errno.ENOEXEC), "not_executable")
+EXIT_OF_KILLED_COMMAND = 128 + SIGKILL
+"""What a shell exits with when its command was killed."""
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+class ProtocolError(Exception):
+    """The agent sent what this shim does not know: a bug, and nothing to guess about."""
+
+
+class LaunchError(Exception):
+    """The workload process cannot be started: a kind for programs, a detail for people."""
+
+
+def main() -> int:
+    shim = Shim()
+    try:
+        shim.follow()
+    except LaunchError as failure:
+        shim.say('{{"failed":{},"detail":{}}}'.format(*map(quote, failure.args)))
+    finally:
+        # Even an error in this program must not leave a workload that nobody can end.
+        shim.end_descendants()
+    shim.drain()
+    if shim.status is not None:
+        shim.say(shim.exit_report(shim.status))
+    shim.flush()
+    return 0
+
+
+class Shim:
+    def __init__(self) -> None:
+        os.set_blocking(1, False)
+        check(libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
+        self.signals = block_signals()
+        self.oom_kills = oom_kills()
+        self.deadline_ms = NEVER_MS  # When the agent counts as gone.
+        self.kill_at_ms = NEVER_MS  # When the grace of a stop ends, or that of helpers left alone.
+        self.reason = "exited"
+        self.commands, self.commanded = b"", True  # Until the agent closes stdin.
+        self.pending, self.heard = bytearray(), True  # Until the agent closes its end of stdout.
+        self.outputs: dict[int, Output] = {}
+        self.pid = 0  # Of the workload process, once it is started.
+        self.status: int | None = None  # Its end, once it is reaped.
+
+    def follow(self) -> None:
+        """Serve until the workload process has ended, and its output with it, or until it is to be killed.
+
+        Raises LaunchError when it cannot be started, or when the agent goes away without an order.
+        """
+        while self.status is None or self.outputs:
+            left_ms = min(self.deadline_ms, self.kill_at_ms) - boot_ms()
+            if left_ms <= 0:
+                break
+            self.turn(min(left_ms, TURN_MS_MAX))
+            if not self.commanded and not self.pid:
+                raise LaunchError("no_order", "stdin ended before the order")
+        if self.status is None and self.reason == "exited":
+            self.reason = "deadline"
+
+    def end_descendants(self) -> None:
+        """Kill and reap until none is left. Without a bound, for a GPU is not free while one of them lives.
+
+        This process is their subreaper: it inherits the orphans, so that all of them are in the tree below it.
+        """
+        while not self.reap():
+            for pid in descendants():
+                try:
+                    os.kill(pid, SIGKILL)
+                except (ProcessLookupError, PermissionError):
+                    continue  # It has just ended; or it is another user's, and all one can do is wait for its end.
+            time.sleep(KILL_PAUSE_MS / 1000)
+
+    def drain(self) -> None:
+        """Read what the dead have left in the pipes. A stranger who holds an end of one is not waited for."""
+        self.give_up_ms = boot_ms() + UNREAD_MS_MAX
+        while self.outputs and self.has_reader():
+            held_up = len(self.pending) >= PENDING_BYTES_MAX
+            if not self.turn(TURN_MS_MAX if held_up else 0) and not held_up:
+                break
+        for fd in list(self.outputs):
+            self.close(fd)
+
+    def flush(self) -> None:
+        while self.pending and self.has_reader():
+            self.turn(TURN_MS_MAX)
+
+    def has_reader(self) -> bool:
+        """An agent that stands still is waited for; one that is gone only until a bound."""
+        return self.heard and (self.commanded or boot_ms() < self.give_up_ms)
+
+    def exit_report(self, status: int) -> str:
+        code = os.waitstatus_to_exitcode(status)
+        killed = self.reason == "exited" and code in (-SIGKILL, EXIT_OF_KILLED_COMMAND)
+        # The counter is the machine's: another's end may make it rise, but only a kill is ever put down to it.
+        oom = "true" if killed and oom_kills() > self.oom_kills else "false"
+        exit_code, signal = (code, "null") if code >= 0 else ("null", -code)
+        return f'{{"exit":{exit_code},"signal":{signal},"oom":{oom},"reason":{quote(self.reason)}}}'
+
+    def turn(self, wait_ms: int) -> bool:
+        """Wait for something to happen and answer it; True if there was output to read."""
+        hungry = list(self.outputs) if len(self.pending) < PENDING_BYTES_MAX else []
+        sources = [self.signals, *hungry, 0] if self.commanded else [self.signals, *hungry]
+        sinks = [1] if self.pending and self.heard else []
+        readable, writable, _ = select.select(sources, sinks, [], wait_ms / 1000)
+        if writable:
+            self.write()
+        fed = [fd for fd in hungry if fd in readable]
+        for fd in fed:
+            self.read(fd)
+        if self.signals in readable:
+            self.take_signals()
+        if 0 in readable:
+            chunk = os.read(0, READ_BYTES)
+            self.commands, self.commanded = self.commands + chunk, bool(chunk)
+            self.obey()
+        return bool(fed)
+
+    def say(self, message: str) -> None:
+        if self.heard:
+            self.pending += message.encode() + b"\n"
+
+    def write(self) -> None:
+        try:
+            written = os.write(1, self.pending[:PENDING_BYTES_MAX])
+        except BrokenPipeError:
+            self.heard = False
+            written = len(self.pending)
+        del self.pending[:written]
+
+    def read(self, fd: int) -> None:
+        chunk = os.read(fd, READ_BYTES)
+        if chunk:
+            self.say_lines(self.outputs[fd].name, self.outputs[fd].add(chunk))
+        else:
+            self.close(fd)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+        output = self.outputs.pop(fd)
+        self.say_lines(output.name, [output.rest] if output.rest else [])
+
+    def say_lines(self, name: str, lines: list[bytes]) -> None:
+        for line in lines:
+            self.say(f'{{"line":{quote(line.decode(errors="replace"))},"stream":"{name}"}}')
+
+    def take_signals(self) -> None:
+        data = os.read(self.signals, SIGINFO_BYTES * SIGNAL_MAX)
+        numbers = [int.from_bytes(data[i : i + 4], sys.byteorder) for i in range(0, len(data), SIGINFO_BYTES)]
+        if SIGCHLD in numbers:
+            self.reap()
+        if SIGTERM in numbers:
+            self.stop(0)
+
+    def reap(self) -> bool:
+        """Collect every child that has ended, the adopted too; True when no child is left."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return True
+            if pid == 0:
+                return False
+            if pid == self.pid and self.status is None:
+                self.status = status
+                self.kill_at_ms = min(self.kill_at_ms, boot_ms() + DRAIN_MS_MAX)
+
+    def obey(self) -> None:
+        *lines, self.commands = self.commands.split(b"\n")
+        if len(self.commands) > ORDER_BYTES_MAX:
+            raise ProtocolError(f"a line of more than {ORDER_BYTES_MAX} bytes")
+        for line in lines:
+            match parse(line):
+                case {"argv": [_, *_] as argv, "env": dict() as env, "cwd": cwd, "deadline_ms": int(deadline_ms)}:
+                    self.deadline_ms = deadline_ms
+                    exact_env = {encode(name): encode(value) for name, value in env.items()}
+                    self.launch([encode(argument) for argument in argv], exact_env, encode(cwd))
+                case {"deadline_ms": int(deadline_ms)}:
+                    self.deadline_ms = max(self.deadline_ms, deadline_ms)
+                case {"signal": "TERM", "grace_ms": int(grace_ms)}:
+                    self.stop(grace_ms)
+                case other:
+                    raise ProtocolError(f"an unknown command: {other}")
+
+    def launch(self, argv: list[bytes], env: dict[bytes, bytes], cwd: bytes) -> None:
+        if boot_ms() >= self.deadline_ms:
+            raise LaunchError("deadline_passed", "the order came after its own deadline")
+        self.pid, out, err = spawn(argv, env, cwd)
+        self.outputs = {out: Output("out"), err: Output("err")}
+        self.say(f'{{"started":{self.pid}}}')
+
+    def stop(self, grace_ms: int) -> None:
+        if self.pid and self.status is None:
+            self.reason = "signalled"
+            self.kill_at_ms = min(self.kill_at_ms, boot_ms() + grace_ms)
+            os.killpg(self.pid, SIGTERM)
+
+
+class Output:
+    """One output of the workload, cut into lines; `rest` is the line that has not ended yet."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.rest = name, b""
+
+    def add(self, chunk: bytes) -> list[bytes]:
+        *lines, rest = (self.rest + chunk).split(b"\n")
+        *more, self.rest = cut(rest)
+        return [piece for line in lines for piece in cut(line)] + more
+
+
+def cut(line: bytes) -> list[bytes]:
+    """Cut into pieces of at most LINE_BYTES_MAX, but not within a character of UTF-8."""
+    pieces = []
+    while len(line) > LINE_BYTES_MAX:
+        end = LINE_BYTES_MAX
+        while end > LINE_BYTES_MAX - 3 and line[end] & 0xC0 == 0x80:
+            end -= 1
+        pieces.append(line[:end])
+        line = line[end:]
+    return [*pieces, line]
+
+
+def spawn(argv: list[bytes], env: dict[bytes, bytes], cwd: bytes) -> tuple[int, int, int]:
+    """Fork and exec; return the pid and the ends to read its stdout and stderr from. Raises LaunchError."""
+    out, out_end = os.pipe()
+    err, err_end = os.pipe()
+    failed, failed_end = os.pipe()  # Closed by an exec that succeeds.
+    shim = os.getpid()
+    try:
+        pid = os.fork()
+    except OSError as error:
+        raise LaunchError("spawn_failed", str(error)) from error
+    if pid == 0:
+        try:
+            detach(shim, out_end, err_end)
+            become(argv, env, cwd, failed_end)
+        finally:
+            os._exit(1)
+    for end in (out_end, err_end, failed_end):
+        os.close(end)
+    kind, _, detail = os.read(failed, READ_BYTES).decode().partition(" ")
+    os.close(failed)
+    if kind:
+        raise LaunchError(kind, detail)
+    return pid, out, err
+
+
+def detach(shim: int, out: int, err: int) -> None:
+    """In the child: a session of its own, that ends with the shim, and nothing else of what the shim has."""
+    os.setsid()
+    check(libc.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0))
+    if os.getppid() != shim:
+        os._exit(1)  # It died before the kernel knew that its death is to be passed on.
+    # A signal that Python or the agent ignores, or this shim blocks, would stay so through the exec.
+    for number in range(1, SIGNAL_MAX + 1):
+        libc.signal(number, None)  # The default; KILL and STOP have no other.
+    check(libc.sigprocmask(SIG_SETMASK, ctypes.create_string_buffer(SIGSET_BYTES), None))
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(out, 1)
+    os.dup2(err, 2)
+
+
+def become(argv: list[bytes], env: dict[bytes, bytes], cwd: bytes, failed: int) -> None:
+    """In the child: turn into the workload process, or tell `failed` why not."""
+    try:
+        os.chdir(cwd)
+    except OSError as error:
+        os.write(failed, f"cwd_missing {error.strerror}".encode())
+        return
+    try:
+        os.execvpe(argv[0], argv, env)
+    except OSError as error:
+        os.write(failed, f"{EXEC_FAILURES.get(error.errno or 0, 'spawn_failed')} {error.strerror}".encode())
+    except ValueError as error:
+        os.write(failed, f"spawn_failed {error}".encode())  # A NUL, or a name that no variable can have.
+
+
+def block_signals() -> int:
+    """Turn the signals that matter into something to select() on. HUP and INT are the terminal's, and ignored."""
+    mask = ctypes.create_string_buffer(SIGSET_BYTES)
+    for number in (SIGHUP, SIGINT, SIGTERM, SIGCHLD):
+        check(libc.sigaddset(mask, number))
+    check(libc.sigprocmask(SIG_BLOCK, mask, None))
+    return check(libc.signalfd(-1, mask, os.O_CLOEXEC | os.O_NONBLOCK))
+
+
+def descendants() -> list[int]:
+    """Return every process below this one."""
+    children: dict[int, list[int]] = {}
+    with os.scandir("/proc") as entries:
+        for pid in [entry.name for entry in entries if entry.name.isdecimal()]:
+            children.setdefault(parent_of(pid), []).append(int(pid))
+    found = children.get(os.getpid(), [])
+    for below in found:  # It grows as it is walked.
+        found += children.get(below, [])
+    return found
+
+
+def parent_of(pid: str) -> int:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:  # noqa: PTH123
+            # The name in parentheses may itself hold spaces and parentheses.
+            return int(stat.read().rpartition(b")")[2].split()[1])
+    except (FileNotFoundError, ProcessLookupError):
+        return 0  # It has just ended.
+
+
+def oom_kills() -> int:
+    """How many processes the kernel has killed for want of memory since it started."""
+    with open("/proc/vmstat", "rb") as counters:  # noqa: PTH123
+        return int(counters.read().partition(b"\noom_kill ")[2].partition(b"\n")[0] or 0)
+
+
+def boot_ms() -> int:
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+
+
+class Syntax:
+    """What the scanner asks of a decoder of the json package."""
+
+    strict, parse_float, parse_int = True, float, int
+    parse_constant = object_hook = object_pairs_hook = array_hook = None
+
+
+scan = make_scanner(Syntax())  # type: ignore[arg-type]  # It takes any object that has these attributes.
+
+
+def parse(line: bytes) -> object:
+    try:
+        message: object = scan(line.decode(), 0)[0]
+    except (StopIteration, ValueError) as error:
+        raise ProtocolError(f"not JSON: {line[:100]!r}") from error
+    return message
+
+
+def encode(value: object) -> bytes:
+    if not isinstance(value, str):
+        raise ProtocolError(f"{value!r} where a text is due")
+    return value.encode()
+
+
+def check(result: int) -> int:
+    if result < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return result
+
+
+if __name__ == "__main__":
+    sys.exit(main())

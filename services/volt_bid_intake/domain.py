@@ -1,0 +1,116 @@
+"""What bid-intake remembers and how it answers.
+
+    account   Absent ──OpenAccount──▶ Opened
+    job       see `jobs`
+    node      see `nodes`
+
+Whoever has an account is answered in the log; about the others a person is told, through the dead letters.
+"""
+
+from dataclasses import dataclass, field
+
+from volt.contracts.bids import BidAccepted, BidRejected, BidWithdrawn, PlaceBid, WithdrawBid
+from volt.contracts.errors import Reason, Refused
+from volt.contracts.jobs import (
+    AccountOpened,
+    CommandRejected,
+    JobAdmitted,
+    JobRejected,
+    JobReleaseAccepted,
+    OpenAccount,
+    ReleaseJob,
+    RequestJob,
+)
+from volt.contracts.log import Entry
+from volt.contracts.messages import Asked, Command, Event
+from volt.contracts.subjects import sender
+from volt_bid_intake.jobs import Jobs, evolve_job, release_job, request_job
+from volt_bid_intake.nodes import Nodes, evolve_node, place_bid, withdraw_bid
+
+REFUSALS_REMEMBERED_MAX = 64
+KEY_SHA256_CHARS = 64
+
+
+@dataclass
+class State:
+    """Everything answered so far."""
+
+    accounts: dict[str, AccountOpened] = field(default_factory=dict)
+    jobs: Jobs = field(default_factory=dict)
+    nodes: Nodes = field(default_factory=Nodes)
+    refused: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """The `COMMANDS` sequences of each account's last refusals: one that comes again is not answered anew."""
+
+
+def decide(state: State, command: Command, asked: Asked) -> tuple[Event, ...]:
+    """The answer to a command; empty if it was given before. Raises Refused if nobody can be answered."""
+    if isinstance(command, OpenAccount):
+        return _open_account(state, command, asked)
+    account, _ = sender(asked.subject)
+    if account not in state.accounts:
+        message = f"there is no account {account}; open it first"
+        raise Refused(Reason(code="unknown_account", message=message, field="account", seen=account))
+    answer = () if asked.seq in state.refused.get(account, ()) else _answer(state, command, asked)
+    return refuse(state, answer, asked) if isinstance(answer, Reason) else answer
+
+
+def refuse(state: State, reason: Reason, asked: Asked) -> tuple[Event, ...]:
+    """The answer to what is no command, for an account that exists. Raises Refused if there is none to tell."""
+    account, _ = sender(asked.subject)
+    if account not in state.accounts:
+        raise Refused(reason)
+    if asked.seq in state.refused.get(account, ()):
+        return ()
+    return (
+        CommandRejected(
+            account=account, at_ms=asked.at_ms, command_subject=asked.subject, command_seq=asked.seq, reason=reason
+        ),
+    )
+
+
+def evolve(state: State, entry: Entry) -> None:
+    """Remembers an answer."""
+    match entry.event:
+        case AccountOpened(account=account) as opened:
+            assert account not in state.accounts, f"account {account} opened twice"
+            state.accounts[account] = opened
+        case CommandRejected(account=account, command_seq=seq):
+            state.refused[account] = (*state.refused.get(account, ()), seq)[-REFUSALS_REMEMBERED_MAX:]
+        case JobAdmitted() | JobRejected() | JobReleaseAccepted() as event:
+            evolve_job(state.jobs, event)
+        case BidAccepted() | BidRejected() | BidWithdrawn() as event:
+            evolve_node(state.nodes, event)
+        case _:
+            raise AssertionError(f"bid-intake does not write {type(entry.event).__name__}")
+
+
+def _answer(state: State, command: Command, asked: Asked) -> tuple[Event, ...] | Reason:
+    match command:
+        case RequestJob():
+            return request_job(state.jobs, command, asked)
+        case ReleaseJob():
+            return release_job(state.jobs, command, asked)
+        case PlaceBid():
+            return place_bid(state.nodes, command, asked)
+        case WithdrawBid():
+            return withdraw_bid(state.nodes, command, asked)
+        case _:
+            raise AssertionError(f"bid-intake does not take {type(command).__name__}")
+
+
+def _open_account(state: State, command: OpenAccount, asked: Asked) -> tuple[Event, ...]:
+    known = state.accounts.get(command.account)
+    if known is not None and (known.request_id, known.key_sha256) == (command.request_id, command.key_sha256):
+        return ()
+    if known is not None:
+        message = f"account {command.account} exists; choose another name"
+        reason = Reason(code="account_exists", message=message, field="account", seen=command.account)
+        return refuse(state, reason, asked)
+    if len(command.key_sha256) != KEY_SHA256_CHARS or not set(command.key_sha256) <= set("0123456789abcdef"):
+        message = f"key_sha256 is no SHA-256; send its {KEY_SHA256_CHARS} hexadecimal digits in lower case"
+        raise Refused(Reason(code="invalid_key_sha256", message=message, field="key_sha256"))
+    return (
+        AccountOpened(
+            account=command.account, at_ms=asked.at_ms, request_id=command.request_id, key_sha256=command.key_sha256
+        ),
+    )

@@ -1,0 +1,109 @@
+"""Job requests and their answers.
+
+    Absent ──RequestJob──▶ Admitted ──ReleaseJob──▶ Released
+           └──(refused)──▶ Rejected
+
+The same request again gets no second event. Another one under the same id is refused, in whatever state the job is,
+and changes nothing.
+"""
+
+from dataclasses import dataclass, replace
+
+from volt.contracts.errors import Reason
+from volt.contracts.ids import digest, job_id
+from volt.contracts.jobs import JobAdmitted, JobRejected, JobReleaseAccepted, ReleaseJob, RequestJob
+from volt.contracts.messages import Asked, Event, encode
+from volt_bid_intake.answers import Answers, reused
+from volt_bid_intake.rules import specify
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """It may be matched."""
+
+    account: str
+    answers: Answers
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """It never was a job."""
+
+    account: str
+    answers: Answers
+
+
+@dataclass(frozen=True)
+class Released:
+    """Its end was accepted."""
+
+    account: str
+    answers: Answers
+
+
+Job = Admitted | Rejected | Released
+Jobs = dict[str, Job]
+
+
+def evolve_job(jobs: Jobs, event: JobAdmitted | JobRejected | JobReleaseAccepted) -> None:
+    """Remembers an answer about a job."""
+    match jobs.get(event.job), event:
+        case None, JobAdmitted():
+            jobs[event.job] = Admitted(event.account, _first(event))
+        case None, JobRejected():
+            jobs[event.job] = Rejected(event.account, _first(event))
+        case Admitted() | Rejected() | Released() as job, JobRejected():
+            jobs[event.job] = replace(job, answers=job.answers.with_one(event.request_id, event.request_digest))
+        case Admitted(account, answers), JobReleaseAccepted():
+            jobs[event.job] = Released(account, answers)
+        case job, _:
+            raise AssertionError(f"{type(event).__name__} of {event.job}, which is {job}")
+
+
+def request_job(jobs: Jobs, command: RequestJob, asked: Asked) -> tuple[Event, ...]:
+    """Admits a request or says what is wrong with it."""
+    job = job_id(command.account, command.request_id)
+    request_digest = digest(encode(command))
+    known = jobs.get(job)
+    if known is not None and known.answers.has(command.request_id, request_digest):
+        return ()
+    specified = specify(command) if known is None else reused(command.request_id)
+    if isinstance(specified, Reason):
+        return (
+            JobRejected(
+                account=command.account,
+                job=job,
+                request_id=command.request_id,
+                at_ms=asked.at_ms,
+                request_digest=request_digest,
+                reason=specified,
+            ),
+        )
+    return (
+        JobAdmitted(
+            account=command.account,
+            job=job,
+            request_id=command.request_id,
+            at_ms=asked.at_ms,
+            request_digest=request_digest,
+            spec=specified,
+        ),
+    )
+
+
+def release_job(jobs: Jobs, command: ReleaseJob, asked: Asked) -> tuple[Event, ...] | Reason:
+    """Accepts the end of a job, once; or says why there is none to end."""
+    match jobs.get(command.job):
+        case Admitted(account=account) if account == command.account:
+            return (
+                JobReleaseAccepted(account=account, job=command.job, request_id=command.request_id, at_ms=asked.at_ms),
+            )
+        case Released(account=account) if account == command.account:
+            return ()
+        case _:
+            message = f"there is no job {command.job} to release; `volt status` lists yours"
+            return Reason(code="not_found", message=message, field="job", seen=command.job)
+
+
+def _first(event: JobAdmitted | JobRejected) -> Answers:
+    return Answers().with_one(event.request_id, event.request_digest)

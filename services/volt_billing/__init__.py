@@ -1,0 +1,1 @@
+"""Billing: may it start, and what is owed?"""

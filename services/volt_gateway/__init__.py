@@ -1,0 +1,1 @@
+"""Gateway: turns HTTP into commands and the log into views, and decides nothing."""

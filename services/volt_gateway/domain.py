@@ -1,0 +1,256 @@
+"""The projection: what an event of `LOG` changes in the views.
+
+    touched(event)          which documents it may read or change; they are loaded first
+    evolve(views, entry)    changes them, and notes what else the views gain: places in rankings, movements of money
+
+Documents are replaced whole. Rankings are sorted sets, by what their readers ask for first. Nothing here decides
+anything: what the log says is shown, and what concerns no view is passed over.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from volt.contracts import bids, clusters, jobs, ledger, nodes
+from volt.contracts.http import NodeState, StatementLine
+from volt.contracts.log import Entry
+from volt.contracts.market import Gang, MarketCleared
+from volt.contracts.messages import Event, encode
+from volt.contracts.subjects import ALL_ACCOUNTS, ALL_BIDS, ALL_CLUSTERS, ALL_JOBS, ALL_NODES, LOG_LEDGER, LOG_MARKET
+from volt.contracts.units import format_usd
+from volt_gateway import lifecycle
+from volt_gateway.entities import (
+    ALL_OFFERS,
+    Account,
+    Job,
+    Key,
+    Node,
+    Presence,
+    Stored,
+    account_doc,
+    events_ranking,
+    job_doc,
+    jobs_ranking,
+    key_doc,
+    node_doc,
+    offers_ranking,
+    on_hold,
+    presence_doc,
+    statement_ranking,
+)
+from volt_gateway.timeline import happenings
+
+READS = (ALL_ACCOUNTS, ALL_JOBS, ALL_BIDS, LOG_MARKET, ALL_CLUSTERS, ALL_NODES, LOG_LEDGER)
+"""All of `LOG` but cover, which no view shows."""
+
+REFUSED_PER_ACCOUNT_MAX = 64
+
+
+@dataclass
+class Views:
+    """The documents that some events touch, as loaded, and what the events add to the rest of the views."""
+
+    documents: dict[str, Stored] = field(default_factory=dict)
+    ranked: dict[str, dict[str, int | None]] = field(default_factory=lambda: defaultdict(dict))
+    """Changes of rankings: the score of a member, or None for one that leaves."""
+    moved_microusd: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    """What balances gained, by ledger account."""
+
+
+def touched(event: Event) -> Iterator[str]:
+    """The documents that `evolve` may read or change for this event."""
+    match event:
+        case jobs.AccountOpened():
+            yield from (account_doc(event.account), key_doc(event.key_sha256))
+        case jobs.CommandRejected():
+            yield account_doc(event.account)
+        case jobs.JobEvent() | clusters.ClusterEvent():
+            yield job_doc(event.job)
+            if isinstance(event, clusters.LeaseCleared):
+                yield node_doc(event.node)
+        case bids.BidEvent() | nodes.NodeEvent():
+            yield from (node_doc(event.node), presence_doc(event.account, event.node))
+        case MarketCleared(gangs=gangs, waiting=waiting):
+            yield from (job_doc(gang.job) for gang in gangs)
+            yield from (job_doc(one.job) for one in waiting)
+            yield from (node_doc(grant.node) for gang in gangs for grant in gang.grants)
+        case ledger.LedgerEvent():
+            job: str | None = getattr(event, "job", None)
+            if job is not None:
+                yield job_doc(job)
+
+
+def evolve(views: Views, entry: Entry) -> None:
+    """Applies an event. Raises AssertionError if the log says what it cannot say."""
+    match entry.event:
+        case jobs.AccountEvent() as event:
+            _account(views, event)
+        case jobs.JobEvent() as event:
+            _request(views, event, entry.seq)
+        case bids.BidEvent() as event:
+            _bid(views, event)
+        case nodes.NodeEvent() as event:
+            _node(views, event)
+        case MarketCleared() as event:
+            _market(views, event)
+        case clusters.ClusterEvent() as event:
+            _cluster(views, event)
+        case ledger.LedgerEvent() as event:
+            _money(views, event, entry)
+    for job, happening in happenings(entry):
+        views.ranked[events_ranking(job)][encode(happening).decode()] = entry.seq
+
+
+def _account(views: Views, event: jobs.AccountEvent) -> None:
+    known = views.documents.get(account_doc(event.account))
+    account = known if isinstance(known, Account) else Account()
+    match event:
+        case jobs.AccountOpened():
+            # A key that two accounts claim stays with the first: the hash of a key is no secret.
+            views.documents.setdefault(key_doc(event.key_sha256), Key(account=event.account))
+            account = replace(account, opened_at_ms=event.at_ms)
+        case jobs.CommandRejected():
+            refused = (*account.refused, (event.command_seq, event.reason))[-REFUSED_PER_ACCOUNT_MAX:]
+            account = replace(account, refused=refused)
+    views.documents[account_doc(event.account)] = account
+
+
+def _request(views: Views, event: jobs.JobEvent, seq: int) -> None:
+    job = _job(views, event.job)
+    match event:
+        case jobs.JobAdmitted() | jobs.JobRejected() if job is None:
+            job = lifecycle.requested(event, seq)
+            views.ranked[jobs_ranking(event.account)][event.job] = seq
+        case jobs.JobRejected() if job is not None:
+            job = lifecycle.refused(job, event)
+        case jobs.JobReleaseAccepted() if job is not None:
+            job = lifecycle.release_accepted(job, event)
+        case _:
+            raise AssertionError(f"{type(event).__name__} of job {event.job}, which is {job and job.state}")
+    views.documents[job_doc(event.job)] = job
+
+
+def _bid(views: Views, event: bids.BidEvent) -> None:
+    before = _node_of(views, event.node)
+    match event:
+        case bids.BidAccepted():
+            node = replace(
+                before,
+                provider=event.account,
+                offered=True,
+                gpus=event.gpus,
+                ask_microusd_per_gpu_hour=event.ask_microusd_per_gpu_hour,
+                place=event.place,
+            )
+        case bids.BidWithdrawn():
+            node = replace(before, offered=False)
+        case _:
+            return
+    views.documents[node_doc(event.node)] = node
+    _rank_offers(views, before, node)
+
+
+def _node(views: Views, event: nodes.NodeEvent) -> None:
+    state: NodeState
+    match event:
+        case nodes.NodeAlive():
+            state = "alive"
+        case nodes.NodeUnknown():
+            state = "unknown"
+        case nodes.NodeLost():
+            state = "lost"
+        case _:
+            raise AssertionError(f"no state of a node in {type(event).__name__}")
+    views.documents[presence_doc(event.account, event.node)] = Presence(state=state)
+    node = _node_of(views, event.node)
+    if node.provider == event.account:
+        _rank_offers(views, node, node)
+
+
+def _rank_offers(views: Views, before: Node, node: Node) -> None:
+    presence = views.documents.get(presence_doc(node.provider, node.node))
+    is_live = node.offered and isinstance(presence, Presence) and presence.state != "lost"
+    rankings = {ALL_OFFERS, *(offers_ranking(gpu.model) for gpu in node.gpus)}
+    for ranking in rankings:
+        views.ranked[ranking][node.node] = node.ask_microusd_per_gpu_hour if is_live else None
+    for gone in {offers_ranking(gpu.model) for gpu in before.gpus} - rankings:
+        views.ranked[gone][node.node] = None
+
+
+def _market(views: Views, event: MarketCleared) -> None:
+    for gang in event.gangs:
+        job = _job(views, gang.job)
+        if job is not None and job.takes_grants:
+            views.documents[job_doc(gang.job)] = lifecycle.granted(job, gang, event.at_ms)
+            _lease_out(views, gang)
+    for waiting in event.waiting:
+        job = _job(views, waiting.job)
+        if job is not None and job.takes_grants:
+            views.documents[job_doc(waiting.job)] = lifecycle.kept_waiting(job, waiting)
+
+
+def _lease_out(views: Views, gang: Gang) -> None:
+    for grant in gang.grants:
+        node = _node_of(views, grant.node)
+        views.documents[node_doc(grant.node)] = replace(node, leased={**node.leased, grant.lease: grant.gpus})
+
+
+def _cluster(views: Views, event: clusters.ClusterEvent) -> None:
+    if isinstance(event, clusters.LeaseCleared):
+        node = _node_of(views, event.node)
+        leased = {lease: gpus for lease, gpus in node.leased.items() if lease != event.lease}
+        views.documents[node_doc(event.node)] = replace(node, leased=leased)
+    job = _job(views, event.job)
+    if job is not None:
+        views.documents[job_doc(event.job)] = lifecycle.clustered(job, event)
+
+
+def _money(views: Views, event: ledger.LedgerEvent, entry: Entry) -> None:
+    job_id: str = getattr(event, "job", "")
+    for transfer in event.transfers:
+        views.moved_microusd[transfer.debit] -= transfer.amount_microusd
+        views.moved_microusd[transfer.credit] += transfer.amount_microusd
+        line = StatementLine(
+            id=transfer.id,
+            at_ms=event.at_ms,
+            event=type(event).__name__,
+            job=job_id,
+            debit=transfer.debit,
+            credit=transfer.credit,
+            amount_usd=format_usd(transfer.amount_microusd),
+        )
+        for owner in _owners(transfer, event.account):
+            views.ranked[statement_ranking(owner)][encode(line).decode()] = entry.seq
+        if _kind(transfer.debit) == "hold":
+            views.moved_microusd[on_hold(event.account)] -= transfer.amount_microusd
+        if _kind(transfer.credit) == "hold":
+            views.moved_microusd[on_hold(event.account)] += transfer.amount_microusd
+    job = _job(views, job_id) if job_id else None
+    if job is not None:
+        views.documents[job_doc(job_id)] = lifecycle.paid(job, event)
+
+
+def _owners(transfer: ledger.Transfer, payer: str) -> set[str]:
+    """The accounts whose money a transfer moves. A hold is the payer's."""
+    owners = set()
+    for name in (transfer.debit, transfer.credit):
+        kind, _, owner = name.partition("/")
+        if owner:
+            owners.add(payer if kind == "hold" else owner)
+    return owners
+
+
+def _kind(name: str) -> str:
+    return name.partition("/")[0]
+
+
+def _job(views: Views, job: str) -> Job | None:
+    known = views.documents.get(job_doc(job))
+    return known if isinstance(known, Job) else None
+
+
+def _node_of(views: Views, node: str) -> Node:
+    known = views.documents.get(node_doc(node))
+    return known if isinstance(known, Node) else Node(node=node)

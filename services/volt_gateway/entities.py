@@ -1,0 +1,164 @@
+"""What the views hold: one document for each thing that people ask about, and rankings of them.
+
+key        the account that an HTTP key belongs to, under the key's SHA-256
+account    when it was opened, and which of its commands were refused
+job        a buyer's job, from the answer to its request to its bill
+node       what a node offers, and which of its GPUs are leased
+presence   whether a node's beats arrive, as said by the account that its agent speaks for
+"""
+
+from typing import TypeAlias
+
+import msgspec
+
+from volt.contracts.bids import Gpu, Place
+from volt.contracts.clusters import ReleaseReason
+from volt.contracts.errors import Reason
+from volt.contracts.http import (
+    EVENTS_PER_JOB_MAX,
+    STATEMENT_LINES_MAX,
+    JobShape,
+    JobState,
+    MemberState,
+    NodeState,
+)
+from volt.contracts.ledger import BillLine
+from volt.contracts.market import Waiting
+
+ALL_OFFERS = "offers"
+
+JOBS_ENDED: frozenset[JobState] = frozenset({"rejected", "unfunded", "released", "closed"})
+"""States out of which a job comes to no cluster any more."""
+
+
+class Document(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """Base of what is stored as one value."""
+
+
+class Key(Document, frozen=True, kw_only=True):
+    account: str
+
+
+class Account(Document, frozen=True, kw_only=True):
+    """`refused` holds the last refusals, each with the sequence of its command on `COMMANDS`."""
+
+    opened_at_ms: int | None = None
+    refused: tuple[tuple[int, Reason], ...] = ()
+
+
+class Presence(Document, frozen=True, kw_only=True):
+    state: NodeState
+
+
+class Node(Document, frozen=True, kw_only=True):
+    """A node, by the account that offers it. `leased` has the GPUs of each lease that is not cleared yet."""
+
+    node: str
+    provider: str = ""
+    offered: bool = False
+    gpus: tuple[Gpu, ...] = ()
+    ask_microusd_per_gpu_hour: int = 0
+    place: Place = Place()
+    leased: dict[str, tuple[str, ...]] = {}
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A node of a job's cluster, by the lease that makes it one."""
+
+    lease: str
+    rank: int
+    node: str
+    provider: str
+    gpus: tuple[str, ...]
+    price_microusd_per_gpu_hour: int
+    state: MemberState
+    address: str = ""
+
+
+class Job(Document, frozen=True, kw_only=True):
+    """A job. `seq` is where the log first speaks of it; `refused` holds later requests under the same id."""
+
+    job: str
+    account: str
+    request_id: str
+    request_digest: str
+    seq: int
+    state: JobState
+    requested_at_ms: int
+    shape: JobShape | None = None
+    reason: Reason | None = None
+    refused: tuple[tuple[str, Reason], ...] = ()
+    waiting: Waiting | None = None
+    cap_microusd_per_gpu_hour: int | None = None
+    price_microusd_per_gpu_hour: int | None = None
+    generation: int = 0
+    members: tuple[Member, ...] = ()
+    granted_at_ms: int | None = None
+    ready_at_ms: int | None = None
+    release_accepted_at_ms: int | None = None
+    released_at_ms: int | None = None
+    closed_at_ms: int | None = None
+    covers_to_ms: int | None = None
+    exhausted_at_ms: int | None = None
+    release_reason: ReleaseReason | None = None
+    exit_code: int | None = None
+    first_cause: str = ""
+    bill: tuple[BillLine, ...] = ()
+
+    @property
+    def takes_grants(self) -> bool:
+        """Whether a gang still counts: one later in the log than the job's end or exhaustion is void."""
+        return self.state not in JOBS_ENDED and self.exhausted_at_ms is None
+
+
+Stored: TypeAlias = Key | Account | Presence | Node | Job
+
+
+def key_doc(sha256: str) -> str:
+    return f"key:{sha256}"
+
+
+def account_doc(account: str) -> str:
+    return f"account:{account}"
+
+
+def presence_doc(account: str, node: str) -> str:
+    return f"presence:{account}:{node}"
+
+
+def node_doc(node: str) -> str:
+    return f"node:{node}"
+
+
+def job_doc(job: str) -> str:
+    return f"job:{job}"
+
+
+def jobs_ranking(account: str) -> str:
+    """An account's jobs, by where the log first speaks of them."""
+    return f"jobs:{account}"
+
+
+def offers_ranking(model: str) -> str:
+    """Live nodes that offer this model, by price. `ALL_OFFERS` ranks those of every model."""
+    return f"offers:{model}"
+
+
+def events_ranking(job: str) -> str:
+    """What happened to a job, by sequence: the last `EVENTS_PER_JOB_MAX`."""
+    return f"events:{job}"
+
+
+def statement_ranking(account: str) -> str:
+    """Movements of an account's money, by sequence: the last `STATEMENT_LINES_MAX`."""
+    return f"statement:{account}"
+
+
+def kept_max(ranking: str) -> int | None:
+    """How many of the last places a ranking keeps; None: all of them."""
+    return {"events": EVENTS_PER_JOB_MAX, "statement": STATEMENT_LINES_MAX}.get(ranking.partition(":")[0])
+
+
+def on_hold(account: str) -> str:
+    """The sum of an account's holds, kept beside the ledger accounts."""
+    return f"on_hold/{account}"

@@ -1,0 +1,178 @@
+"""The routes. Each turns a request into a command or a look at the views, for the account that its key belongs to."""
+
+import asyncio
+import uuid
+
+from litestar import Request, Response, delete, get, post
+from litestar.datastructures import State
+from litestar.di import NamedDependency
+from litestar.exceptions import HTTPException
+from litestar.params import FromPath, FromQuery
+from litestar.types import ASGIApp
+
+from volt.contracts import http
+from volt.contracts.errors import Unauthorized
+from volt.contracts.ids import job_id
+from volt.contracts.ledger import earned, hold, pending, wallet
+from volt_gateway import present
+from volt_gateway.entities import on_hold, statement_ranking
+from volt_gateway.gateway import Gateway
+from volt_gateway.listing import live_offers, newest_jobs
+from volt_gateway.output import job_output, job_story
+from volt_gateway.requests import job_command, read_flag, read_job_request, read_model, read_number, request_id
+from volt_gateway.streams import EventStream
+
+BODY_SECONDS_MAX = 20.0
+LISTED_JOBS = 50
+SEQ_MAX = 2**53
+"""Scores of rankings are doubles; the log is not that long."""
+
+HttpRequest = Request[None, None, State]
+
+
+async def authenticate(request: HttpRequest, gateway: NamedDependency[Gateway]) -> str:
+    """The account that the request's key belongs to. Raises Unauthorized, Unavailable."""
+    scheme, _, api_key = request.headers.get("Authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not api_key.strip():
+        raise Unauthorized("send the API key as `Authorization: Bearer <key>`")
+    return await gateway.account_of(api_key.strip())
+
+
+@get(http.HEALTH_PATH)
+async def health(gateway: NamedDependency[Gateway]) -> Response[http.Health]:
+    """200 only while bus and views are live."""
+    found = await gateway.health()
+    return Response(found, status_code=200 if found.status == "ok" else 503)
+
+
+@post(http.JOBS_PATH)
+async def create_job(
+    request: HttpRequest, gateway: NamedDependency[Gateway], account: NamedDependency[str]
+) -> Response[http.Job]:
+    """201 with the job, or 202 when intake has not answered in time: the same request again asks for its answer."""
+    requested = request_id(request.headers.get(http.IDEMPOTENCY_HEADER, uuid.uuid4().hex))
+    job = await gateway.submit(job_command(account, requested, read_job_request(await _body(request))))
+    if job is None:
+        unanswered = http.Job(id=job_id(account, requested), request_id=requested, state="requested")
+        return Response(unanswered, status_code=202)
+    return Response(present.job_answer(job), status_code=201)
+
+
+@get(http.JOBS_PATH)
+async def list_jobs(
+    gateway: NamedDependency[Gateway],
+    account: NamedDependency[str],
+    limit: FromQuery[str | None] = None,
+    before: FromQuery[str | None] = None,
+) -> http.JobList:
+    """The account's jobs, the newest first, a page at a time."""
+    count = read_number("limit", limit, http.PAGE_JOBS_MAX) or LISTED_JOBS
+    jobs = await newest_jobs(gateway.views, account, count, read_number("before", before, SEQ_MAX))
+    next_before = jobs[-1].seq if len(jobs) == count else None
+    return http.JobList(jobs=tuple(present.job_answer(job) for job in jobs), next_before=next_before)
+
+
+@get(http.JOBS_PATH + "/{job:str}")
+async def get_job(gateway: NamedDependency[Gateway], account: NamedDependency[str], job: FromPath[str]) -> http.Job:
+    """The job as it is now."""
+    return present.job_answer(await gateway.job(account, job))
+
+
+@delete(http.JOBS_PATH + "/{job:str}", status_code=200)
+async def release_job(
+    gateway: NamedDependency[Gateway], account: NamedDependency[str], job: FromPath[str]
+) -> Response[http.Job]:
+    """200 with the job once its release is accepted, in whatever state it is; 202 when that has not come in time."""
+    released = await gateway.release(account, job)
+    if released is None:
+        return Response(http.Job(id=job, request_id="", state="requested"), status_code=202)
+    return Response(present.job_answer(released), status_code=200)
+
+
+@get(http.JOBS_PATH + "/{job:str}/bill")
+async def get_bill(gateway: NamedDependency[Gateway], account: NamedDependency[str], job: FromPath[str]) -> http.Bill:
+    """What the job owes so far."""
+    known = await gateway.job(account, job)
+    (on_hold_microusd,) = await gateway.views.balances_microusd([hold(job)])
+    return present.bill_answer(known, on_hold_microusd)
+
+
+@get(http.JOBS_PATH + "/{job:str}/logs")
+async def stream_logs(
+    request: HttpRequest,
+    gateway: NamedDependency[Gateway],
+    account: NamedDependency[str],
+    job: FromPath[str],
+    follow: FromQuery[str | None] = None,
+) -> ASGIApp:
+    """Output of the workload, from the beginning, as server-sent events."""
+    known = await gateway.job(account, job)
+    frames = job_output(gateway, known, _last_event(request), follow=read_flag("follow", follow, default=True))
+    return EventStream(frames, gateway.stream_of(account), gateway.stopping)
+
+
+@get(http.JOBS_PATH + "/{job:str}/events")
+async def stream_events(
+    request: HttpRequest,
+    gateway: NamedDependency[Gateway],
+    account: NamedDependency[str],
+    job: FromPath[str],
+    follow: FromQuery[str | None] = None,
+) -> ASGIApp:
+    """What happened to the job, from the beginning, as server-sent events."""
+    known = await gateway.job(account, job)
+    frames = job_story(gateway, known, _last_event(request), follow=read_flag("follow", follow, default=True))
+    return EventStream(frames, gateway.stream_of(account), gateway.stopping)
+
+
+@get(http.OFFERS_PATH)
+async def list_offers(
+    gateway: NamedDependency[Gateway],
+    account: NamedDependency[str],  # noqa: ARG001  # asked for, so that only who has an account sees the market
+    gpu: FromQuery[str | None] = None,
+    region: FromQuery[str | None] = None,
+) -> http.OfferList:
+    """Live supply, the cheapest first."""
+    return await live_offers(gateway.views, None if gpu is None else read_model(gpu), region)
+
+
+@get(http.BALANCE_PATH)
+async def get_balance(gateway: NamedDependency[Gateway], account: NamedDependency[str]) -> http.Balance:
+    """The account's money."""
+    names = [wallet(account), on_hold(account), pending(account), earned(account)]
+    return present.balance_answer(account, *await gateway.views.balances_microusd(names))
+
+
+@get(http.STATEMENT_PATH)
+async def get_statement(gateway: NamedDependency[Gateway], account: NamedDependency[str]) -> http.Statement:
+    """The last movements of the account's money."""
+    return present.statement_answer(await gateway.views.newest(statement_ranking(account), http.STATEMENT_LINES_MAX))
+
+
+ROUTES = [
+    health,
+    create_job,
+    list_jobs,
+    get_job,
+    release_job,
+    get_bill,
+    stream_logs,
+    stream_events,
+    list_offers,
+    get_balance,
+    get_statement,
+]
+
+
+async def _body(request: HttpRequest) -> bytes:
+    """The body, whose size Litestar limits. Raises HTTPException 408 when it does not arrive."""
+    try:
+        async with asyncio.timeout(BODY_SECONDS_MAX):
+            return await request.body()
+    except TimeoutError as error:
+        raise HTTPException(status_code=408, detail=f"the body did not arrive in {BODY_SECONDS_MAX:.0f} s") from error
+
+
+def _last_event(request: HttpRequest) -> int:
+    """The place in the stream that the client has seen already."""
+    return read_number(http.LAST_EVENT_HEADER, request.headers.get(http.LAST_EVENT_HEADER), SEQ_MAX) or 0

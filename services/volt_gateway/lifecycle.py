@@ -1,0 +1,197 @@
+"""A job as people see it, moved by the events of five writers whose order only `LOG` decides.
+
+    admitted ─JobFunded▶ funded ─Waiting▶ waiting ─Gang▶ preparing ─ClusterReady▶ ready
+        │                  └───────────────Gang────────────▲   ready ─GenerationEnded▶ recovering ─ClusterReady▶ ready
+        └─JobUnfunded▶ unfunded
+
+    any of these but unfunded ─JobReleaseAccepted, ClusterReleased▶ released ─JobClosed▶ closed
+    rejected: the request was refused, there is no job
+
+A cluster that was never ready goes on preparing when its generation ends. What comes after the end of a job is
+remembered (the first cause, the bill) and changes its state only to closed.
+"""
+
+from msgspec.structs import replace
+
+from volt.contracts import clusters, jobs, ledger
+from volt.contracts.errors import Reason
+from volt.contracts.http import JobShape, JobState, MemberState
+from volt.contracts.market import Gang, Waiting
+from volt.contracts.units import format_usd
+from volt_gateway.entities import JOBS_ENDED, Job, Member
+
+REFUSED_PER_JOB_MAX = 4
+
+
+def requested(event: jobs.JobAdmitted | jobs.JobRejected, seq: int) -> Job:
+    """The job that the first answer to its request makes."""
+    admitted = isinstance(event, jobs.JobAdmitted)
+    return Job(
+        job=event.job,
+        account=event.account,
+        request_id=event.request_id,
+        request_digest=event.request_digest,
+        seq=seq,
+        state="admitted" if admitted else "rejected",
+        requested_at_ms=event.at_ms,
+        shape=_shape(event.spec) if isinstance(event, jobs.JobAdmitted) else None,
+        reason=event.reason if isinstance(event, jobs.JobRejected) else None,
+    )
+
+
+def refused(job: Job, event: jobs.JobRejected) -> Job:
+    """Another request came under the same id. The job stays as it is."""
+    return replace(job, refused=(*job.refused, (event.request_digest, event.reason))[-REFUSED_PER_JOB_MAX:])
+
+
+def release_accepted(job: Job, event: jobs.JobReleaseAccepted) -> Job:
+    return replace(job, state=_unless_ended(job, "released"), release_accepted_at_ms=event.at_ms, waiting=None)
+
+
+def kept_waiting(job: Job, waiting: Waiting) -> Job:
+    state: JobState = "waiting" if job.state == "funded" else job.state
+    return replace(job, state=state, waiting=waiting)
+
+
+def granted(job: Job, gang: Gang, at_ms: int) -> Job:
+    """A gang that counts: the job's first, or new members of a later generation."""
+    price_microusd = gang.price_microusd_per_gpu_hour
+    members = job.members
+    for grant in gang.grants:
+        member = Member(
+            lease=grant.lease,
+            rank=grant.rank,
+            node=grant.node,
+            provider=grant.provider,
+            gpus=grant.gpus,
+            price_microusd_per_gpu_hour=price_microusd,
+            state="granted",
+        )
+        members = _with_member(members, member)
+    job = replace(job, members=members, waiting=None)
+    if job.granted_at_ms is not None:
+        return job
+    return replace(job, state="preparing", granted_at_ms=at_ms, price_microusd_per_gpu_hour=price_microusd)
+
+
+def clustered(job: Job, event: clusters.ClusterEvent) -> Job:
+    """The job after an event of its cluster. What an older generation still says does not concern the present one."""
+    match event:
+        case clusters.ClusterForming(generation=generation, members=members, replaces=replaces):
+            grows = job.state == "ready" and not replaces
+            state = job.state if grows else _unless_ended(job, _forming(job))
+            return replace(job, state=state, generation=generation, members=tuple(_preparing(m) for m in members))
+        case clusters.MemberJoined(member=member):
+            return replace(job, members=_with_member(job.members, _preparing(member)))
+        case clusters.MemberPrepared(lease=lease, address=address, generation=job.generation):
+            return _with_state(job, lease, "prepared", address)
+        case clusters.MemberStarted(lease=lease, generation=job.generation):
+            return _with_state(job, lease, "started")
+        case clusters.ClusterReady(at_ms=at_ms):
+            running = tuple(m if m.state in ("ended", "cleared") else replace(m, state="started") for m in job.members)
+            first_ms = at_ms if job.ready_at_ms is None else job.ready_at_ms
+            return replace(job, state=_unless_ended(job, "ready"), ready_at_ms=first_ms, members=running, waiting=None)
+        case clusters.MemberEnded(lease=lease, generation=job.generation):
+            return _with_state(job, lease, "ended")
+        case clusters.MemberLost(lease=lease):
+            return replace(job, members=tuple(one for one in job.members if one.lease != lease))
+        case clusters.GenerationEnded(generation=job.generation):
+            return replace(job, state=_unless_ended(job, _forming(job)))
+        case clusters.ClusterReleased():
+            return replace(
+                job,
+                state=_unless_ended(job, "released"),
+                waiting=None,
+                released_at_ms=event.at_ms,
+                release_reason=event.reason,
+                exit_code=event.exit_code,
+                first_cause=event.first_cause,
+            )
+        case clusters.LeaseCleared(lease=lease):
+            return _with_state(job, lease, "cleared")
+        case _:
+            return job
+
+
+def paid(job: Job, event: ledger.LedgerEvent) -> Job:
+    """The job after an event of the ledger that is about it."""
+    match event:
+        case ledger.JobFunded(cap_microusd_per_gpu_hour=cap_microusd):
+            state: JobState = "funded" if job.state == "admitted" else job.state
+            return replace(job, state=state, cap_microusd_per_gpu_hour=cap_microusd)
+        case ledger.JobUnfunded():
+            return replace(job, state=_unless_ended(job, "unfunded"), reason=_unfunded(event))
+        case ledger.HoldAdjusted(covers_to_ms=covers_to_ms):
+            return replace(job, covers_to_ms=covers_to_ms)
+        case ledger.FundsLow(exhausted_at_ms=exhausted_at_ms):
+            return replace(job, covers_to_ms=exhausted_at_ms)
+        case ledger.FundsExhausted(exhausted_at_ms=exhausted_at_ms):
+            return replace(job, exhausted_at_ms=exhausted_at_ms)
+        case ledger.ChargesPosted(lines=lines):
+            return replace(job, bill=_merged(job.bill, lines))
+        case ledger.JobClosed(lines=lines, at_ms=at_ms):
+            return replace(job, state="closed", closed_at_ms=at_ms, waiting=None, bill=_merged(job.bill, lines))
+        case _:
+            return job
+
+
+def _unless_ended(job: Job, state: JobState) -> JobState:
+    return job.state if job.state in JOBS_ENDED else state
+
+
+def _forming(job: Job) -> JobState:
+    return "preparing" if job.ready_at_ms is None else "recovering"
+
+
+def _preparing(member: clusters.Member) -> Member:
+    return Member(
+        lease=member.lease,
+        rank=member.rank,
+        node=member.node,
+        provider=member.provider,
+        gpus=member.gpus,
+        price_microusd_per_gpu_hour=member.price_microusd_per_gpu_hour,
+        state="preparing",
+    )
+
+
+def _with_member(members: tuple[Member, ...], member: Member) -> tuple[Member, ...]:
+    others = [one for one in members if one.lease != member.lease]
+    return tuple(sorted([*others, member], key=lambda one: (one.rank, one.lease)))
+
+
+def _with_state(job: Job, lease: str, state: MemberState, address: str = "") -> Job:
+    members = tuple(
+        replace(one, state=state, address=address or one.address) if one.lease == lease else one for one in job.members
+    )
+    return replace(job, members=members)
+
+
+def _merged(bill: tuple[ledger.BillLine, ...], lines: tuple[ledger.BillLine, ...]) -> tuple[ledger.BillLine, ...]:
+    by_lease = {line.lease: line for line in bill} | {line.lease: line for line in lines}
+    return tuple(by_lease.values())
+
+
+def _unfunded(event: ledger.JobUnfunded) -> Reason:
+    needed, balance = format_usd(event.needed_microusd, 2), format_usd(event.balance_microusd, 2)
+    message = f"the first hour needs ${needed} on hold and the wallet has ${balance}; add funds or ask for less"
+    return Reason(code="insufficient_funds", message=message, field="wallet", seen=balance)
+
+
+def _shape(spec: jobs.JobSpec) -> JobShape:
+    cap_microusd = spec.max_price_microusd_per_gpu_hour
+    return JobShape(
+        models=spec.models,
+        nodes=spec.nodes,
+        gpus_per_node=spec.gpus_per_node,
+        kind=spec.workload.kind,
+        command=spec.workload.command,
+        image=spec.workload.image,
+        env_names=tuple(sorted(spec.workload.env)),
+        interconnect=spec.interconnect,
+        regions=spec.regions,
+        regions_denied=spec.regions_denied,
+        min_memory_mib=spec.min_memory_mib,
+        max_price_usd_per_gpu_hour=None if cap_microusd is None else format_usd(cap_microusd),
+        max_duration_seconds=spec.max_duration_seconds,
+    )

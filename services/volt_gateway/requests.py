@@ -1,0 +1,138 @@
+"""What people send, made into commands: bytes and text in, a command or a typed refusal out."""
+
+import difflib
+import re
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
+from volt.contracts.errors import CHOICES_MAX, MalformedMessage, Reason, Refused
+from volt.contracts.gpus import resolve
+from volt.contracts.http import IDEMPOTENCY_HEADER, ConstraintsRequest, JobRequest, WorkloadRequest
+from volt.contracts.jobs import Constraints, RequestJob, Workload
+from volt.contracts.messages import MESSAGE_BYTES_MAX, encode
+from volt.contracts.units import parse_duration_seconds, parse_usd
+
+REQUEST_ID_CHARS_MAX = 128
+SEEN_CHARS_MAX = 200
+NUMBER_DIGITS_MAX = 18
+
+_PLACE = re.compile(r" - at `\$\.?([^`]*)`$")
+_NAMED_FIELD = re.compile(r"(missing required|contains unknown) field `([^`]+)`")
+_FIELDS = [
+    field.encode_name
+    for struct in (JobRequest, WorkloadRequest, ConstraintsRequest)
+    for field in msgspec.structs.fields(struct)
+]
+
+T = TypeVar("T")
+
+
+def read_job_request(body: bytes) -> JobRequest:
+    """The request in a body. Raises MalformedMessage if it is not JSON, Refused if a field is not what it should be."""
+    try:
+        return msgspec.json.decode(body, type=JobRequest)
+    except msgspec.ValidationError as error:
+        raise Refused(_invalid(str(error))) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedMessage("not_json", f"the body is not JSON: {error}") from error
+
+
+def request_id(header: str) -> str:
+    """The id of a request, as its sender gave it. Raises Refused."""
+    if 0 < len(header) <= REQUEST_ID_CHARS_MAX:
+        return header
+    message = f"{IDEMPOTENCY_HEADER} has {len(header)} characters; write 1 to {REQUEST_ID_CHARS_MAX}"
+    raise Refused(Reason(code="invalid_field", message=message, field=IDEMPOTENCY_HEADER, seen=_shortened(header)))
+
+
+def job_command(account: str, request: str, body: JobRequest) -> RequestJob:
+    """The command that a request makes: the same one, to the byte, at every retry. Raises Refused."""
+    command = RequestJob(
+        account=account,
+        request_id=request,
+        gpu=body.gpu,
+        count=body.count,
+        nodes=body.nodes,
+        workload=Workload(
+            kind=body.workload.kind,
+            command=body.workload.command,
+            image=body.workload.image,
+            env=dict(sorted(body.workload.env.items())),
+            processes_per_node=body.workload.processes_per_node,
+        ),
+        constraints=Constraints(
+            interconnect=body.constraints.interconnect,
+            regions=body.constraints.regions,
+            regions_denied=body.constraints.regions_denied,
+            min_memory_mib=body.constraints.min_memory_mib,
+        ),
+        max_price_microusd_per_gpu_hour=_parsed(
+            parse_usd, body.max_price_usd_per_gpu_hour, "max_price_usd_per_gpu_hour", "invalid_amount"
+        ),
+        max_duration_seconds=_parsed(parse_duration_seconds, body.max_duration, "max_duration", "invalid_duration"),
+    )
+    size_bytes = len(encode(command))
+    if size_bytes > MESSAGE_BYTES_MAX:
+        message = f"the request makes a message of {size_bytes} bytes; at most {MESSAGE_BYTES_MAX} are taken"
+        raise Refused(Reason(code="too_large", message=message, seen=str(size_bytes)))
+    return command
+
+
+def read_flag(name: str, text: str | None, *, default: bool) -> bool:
+    """A parameter that says `true` or `false`. Raises Refused."""
+    flags = {"true": True, "false": False}
+    if text is None:
+        return default
+    if text not in flags:
+        raise Refused(_invalid_parameter(name, text, f"{name} is true or false", tuple(flags)))
+    return flags[text]
+
+
+def read_number(name: str, text: str | None, most: int) -> int | None:
+    """A parameter that is a whole number of at least 1. Raises Refused."""
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= NUMBER_DIGITS_MAX and 1 <= int(text) <= most):
+        raise Refused(_invalid_parameter(name, text, f"{name} is a whole number from 1 to {most}"))
+    return int(text)
+
+
+def read_model(text: str) -> str:
+    """The canonical name of a GPU model. Raises Refused, with those that may be meant."""
+    return resolve(text).slug
+
+
+def _invalid_parameter(name: str, text: str, message: str, choices: tuple[str, ...] = ()) -> Reason:
+    return Reason(code="invalid_parameter", message=message, field=name, seen=_shortened(text), choices=choices)
+
+
+def _parsed(parse: Callable[[str], T], text: str | None, field: str, code: str) -> T | None:
+    if text is None:
+        return None
+    try:
+        return parse(text)
+    except (ValueError, ArithmeticError) as error:
+        message = str(error) if isinstance(error, ValueError) else f"{text!r} is out of range"
+        raise Refused(Reason(code=code, message=message, field=field, seen=_shortened(text))) from error
+
+
+def _invalid(problem: str) -> Reason:
+    """The reason in what msgspec says, with the field that it is about."""
+    place = _PLACE.search(problem)
+    where = place.group(1) if place else ""
+    named = _NAMED_FIELD.search(problem)
+    if named is None:
+        return Reason(code="invalid_field", message=problem, field=where)
+    field = f"{where}.{named.group(2)}".lstrip(".")
+    if named.group(1) == "missing required":
+        return Reason(code="missing_field", message=problem, field=field)
+    close = difflib.get_close_matches(named.group(2), _FIELDS, CHOICES_MAX)
+    return Reason(
+        code="unknown_field", message=problem, field=field, seen=_shortened(named.group(2)), choices=tuple(close)
+    )
+
+
+def _shortened(text: str) -> str:
+    return text[:SEEN_CHARS_MAX]

@@ -1,0 +1,200 @@
+"""What the health-monitor knows, from the log and from the beats, and how it learns it.
+
+The log says what each node is (`nodes.py`) and what is recorded of cover (`cover.py`). Beats are read beside it. How
+long a node has been silent is counted on the monitor's own monotonic clock, from the reading of its last beat; and it
+is judged only when one of the monitor's own probes is read back, since then everything stored before the probe has been
+read too. A bus that is away, a reader that lags or a monitor that stood still bring no probe back in time, so that
+nobody is judged by them: the counting begins afresh.
+"""
+
+from dataclasses import dataclass, field
+
+from volt.contracts.clusters import ClusterEvent, ClusterReleased
+from volt.contracts.ledger import JobClosed, LedgerEvent
+from volt.contracts.log import Entry
+from volt.contracts.market import MarketCleared
+from volt.contracts.nodes import BeatsCovered, Heartbeat, NodeEvent
+from volt.contracts.timing import Timing
+from volt_health_monitor.cover import Cover, Finding, running_since
+from volt_health_monitor.nodes import (
+    UNSEEN,
+    Alive,
+    NodeKey,
+    NodeState,
+    Sight,
+    Silence,
+    Unknown,
+    Verdict,
+    after,
+    is_stale,
+    verdict,
+    with_start,
+)
+
+LEASES_PER_BEAT_MAX = 64
+GENERATION_MAX = 1_000_000_000
+
+
+@dataclass
+class Beats:
+    """What was seen beside the log since this process began. A `receipt` is an instant of the monotonic clock."""
+
+    sights: dict[NodeKey, Sight] = field(default_factory=dict)
+    receipts: dict[NodeKey, int] = field(default_factory=dict)
+    """When each node that may be alive was last heard of, the longest silent first."""
+    silences: dict[NodeKey, Silence] = field(default_factory=dict)
+    called_for: dict[NodeKey, None] = field(default_factory=dict)
+    """Nodes of which the log should say something else than it does."""
+    read_ms: int = 0
+    """The stream's time up to which beats have been read."""
+    probe_receipt_ms: int | None = None
+    """When the last probe was read back; None while there is no sight of the stream's end."""
+
+
+@dataclass
+class State:
+    """Nodes and cover as the log has them, and the beats."""
+
+    timing: Timing
+    nodes: dict[NodeKey, NodeState] = field(default_factory=dict)
+    cover: Cover = field(default_factory=Cover)
+    beats: Beats = field(default_factory=Beats)
+
+    @property
+    def unknown_after_ms(self) -> int:
+        return self.timing.lost_after_ms // 2
+
+
+def evolve(state: State, entry: Entry) -> None:
+    """Folds one event of the log. Raises AssertionError for one that cannot follow what is known."""
+    match entry.event:
+        case NodeEvent() as event:
+            _evolve_node(state, event)
+        case BeatsCovered() as event:
+            state.cover.record(event)
+        case MarketCleared(gangs=gangs):
+            for gang in gangs:
+                state.cover.grant(gang)
+        case ClusterReleased(job=job, at_ms=end_ms):
+            state.cover.release(job, end_ms)
+        case JobClosed(job=job):
+            state.cover.close(job)
+        case ClusterEvent() | LedgerEvent():
+            pass  # Cover ends with the beats, and is wanted until the cluster's end: nothing between matters here.
+        case _:
+            raise AssertionError(f"the health-monitor does not read {type(entry.event).__name__}")
+
+
+def observe_beat(state: State, beat: Heartbeat, at_ms: int, receipt_ms: int) -> None:
+    """Learns of a beat that the stream stored at `at_ms` and that was read at `receipt_ms`."""
+    beats, key = state.beats, NodeKey(beat.account, beat.node)
+    observe_time(state, at_ms)
+    before = beats.sights.get(key)
+    if is_stale(beat, at_ms, before, state.nodes.get(key, UNSEEN)):
+        return
+    running = running_since(beat, beats.read_ms, before, state.timing.cover_gap_ms)
+    if before is not None:
+        state.cover.break_chains(key, before, running)
+    started = with_start(before.started if before is not None else (), beat.incarnation)
+    beats.sights[key] = Sight(beat.incarnation, beat.sequence, beats.read_ms, beat.leaving, started, running)
+    beats.receipts.pop(key, None)
+    beats.receipts[key] = receipt_ms
+    beats.silences.pop(key, None)
+    _judge(state, key)
+
+
+def observe_probe(state: State, sent_ms: int, at_ms: int, receipt_ms: int) -> None:
+    """Learns that its own probe, sent at `sent_ms` of the monotonic clock, was stored at `at_ms` and read back.
+
+    Everything that was stored before it has been read. A node from which nothing came for L up to `sent_ms` is lost.
+    """
+    beats = state.beats
+    observe_time(state, at_ms)
+    last_ms, beats.probe_receipt_ms = beats.probe_receipt_ms, receipt_ms
+    if last_ms is None or receipt_ms - last_ms > state.unknown_after_ms:
+        _count_afresh(state, receipt_ms)
+        return
+    for key, heard_ms in beats.receipts.items():
+        if sent_ms - heard_ms < state.unknown_after_ms:
+            break
+        beats.silences[key] = "silent" if sent_ms - heard_ms >= state.timing.lost_after_ms else "unknown"
+        _judge(state, key)
+
+
+def observe_time(state: State, at_ms: int) -> None:
+    """Learns that the stream was read up to `at_ms` of its time, which never goes back."""
+    state.beats.read_ms = max(state.beats.read_ms, at_ms)
+
+
+def lose_sight(state: State) -> None:
+    """The bus was away: nobody is judged until a probe has been read back, and then silence counts afresh."""
+    state.beats.probe_receipt_ms = None
+    _forget_silences(state)
+
+
+def read_from_ms(state: State) -> int:
+    """The stream's time from which beats have to be read: where they were left, or what cover still needs of them.
+
+    That is twice the gap before the watermark: once for the beats from which cover goes on across it, and once more
+    for those by which a repeated one of them is known.
+    """
+    if state.beats.read_ms:
+        return state.beats.read_ms
+    return max(0, state.cover.complete_to_ms - 2 * state.timing.cover_gap_ms)
+
+
+def probe_after_ms(state: State, now_ms: int) -> int:
+    """How long to wait with the next probe: a beat's period, or less if somebody is about to be silent too long."""
+    heard_ms = next(iter(state.beats.receipts.values()), now_ms)
+    dues = (heard_ms + state.unknown_after_ms, heard_ms + state.timing.lost_after_ms)
+    soonest_ms = min((due_ms - now_ms for due_ms in dues if due_ms > now_ms), default=state.timing.beat_ms)
+    return min(max(soonest_ms, state.timing.tick_ms), state.timing.beat_ms)
+
+
+def verdict_on(state: State, key: NodeKey) -> Verdict | None:
+    """What the log should say of the node and does not."""
+    return verdict(state.nodes.get(key, UNSEEN), state.beats.sights.get(key), state.beats.silences.get(key))
+
+
+def finding(state: State) -> Finding | None:
+    """The cover to record now. Beats complete it up to `cover_gap_ms` before the last that was read."""
+    period_ms = state.timing.cover_flush_ms
+    complete_ms = state.beats.read_ms - state.timing.cover_gap_ms
+    return state.cover.finding(complete_ms // period_ms * period_ms, state.beats.sights)
+
+
+def beat_problem(beat: Heartbeat) -> str | None:
+    """What is wrong with a beat that is well formed: it comes from a stranger."""
+    if len(beat.leases) > LEASES_PER_BEAT_MAX:
+        return f"{len(beat.leases)} leases; at most {LEASES_PER_BEAT_MAX}"
+    if any(not 0 < lease.generation <= GENERATION_MAX for lease in beat.leases):
+        return f"a generation is not between 1 and {GENERATION_MAX}"
+    return None
+
+
+def _evolve_node(state: State, event: NodeEvent) -> None:
+    key = NodeKey(event.account, event.node)
+    node = state.nodes[key] = after(state.nodes.get(key, UNSEEN), event)
+    if not isinstance(node, Alive | Unknown):
+        state.beats.receipts.pop(key, None)
+        state.beats.silences.pop(key, None)
+    _judge(state, key)
+
+
+def _judge(state: State, key: NodeKey) -> None:
+    if verdict_on(state, key) is None:
+        state.beats.called_for.pop(key, None)
+    else:
+        state.beats.called_for[key] = None
+
+
+def _count_afresh(state: State, receipt_ms: int) -> None:
+    living = (key for key, node in state.nodes.items() if isinstance(node, Alive | Unknown))
+    state.beats.receipts = dict.fromkeys((*living, *state.beats.receipts), receipt_ms)
+    _forget_silences(state)
+
+
+def _forget_silences(state: State) -> None:
+    silent, state.beats.silences = state.beats.silences, {}
+    for key in silent:
+        _judge(state, key)

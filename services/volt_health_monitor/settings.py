@@ -1,0 +1,7 @@
+"""Settings of the health-monitor."""
+
+from volt.runtime.settings import BusSettings
+
+
+class Settings(BusSettings, frozen=True, kw_only=True):
+    """Nothing but the bus."""

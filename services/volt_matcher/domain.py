@@ -1,0 +1,196 @@
+"""How the matcher's state follows from the log. What the states are is drawn in `state.py`.
+
+An event that comes late (money for a job that has ended, a vacancy that has been superseded) changes nothing. Only a
+market message that contradicts the market itself is impossible.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from volt.contracts.bids import BidAccepted, BidRejected, BidWithdrawn
+from volt.contracts.clusters import ClusterEvent, ClusterForming, ClusterReleased, LeaseCleared, MembersWanted
+from volt.contracts.ids import JobId
+from volt.contracts.jobs import JobAdmitted, JobEvent, JobReleaseAccepted, JobSpec
+from volt.contracts.ledger import FundsExhausted, JobClosed, JobFunded, JobUnfunded, LedgerEvent, MembersFunded
+from volt.contracts.log import Entry
+from volt.contracts.market import Gang, MarketCleared
+from volt.contracts.nodes import NodeEvent
+from volt_matcher import supply
+from volt_matcher.state import (
+    FIRST_ATTEMPT,
+    Admitted,
+    FundedVacancy,
+    Placed,
+    Queued,
+    Reason,
+    State,
+    Vacancy,
+    funded,
+)
+from volt_matcher.topology import domains_of, shared, tightest
+
+
+def evolve(state: State, entry: Entry) -> None:
+    """Takes in one event."""
+    state.seq = entry.seq
+    match entry.event:
+        case BidAccepted() as bid:
+            supply.offer(state, bid)
+        case BidWithdrawn(node=node):
+            supply.withdraw(state, node)
+        case NodeEvent() as seen:
+            supply.see(state, seen)
+        case LeaseCleared(lease=lease):
+            supply.free(state, lease)
+        case MarketCleared() as cleared:
+            _clear(state, cleared)
+        case JobEvent() | ClusterEvent() | LedgerEvent() as event:
+            _evolve_job(state, entry.seq, event)
+        case BidRejected():
+            pass  # The bid before it stands.
+        case other:
+            raise AssertionError(f"the matcher does not read {type(other).__name__}")
+
+
+def _evolve_job(state: State, seq: int, event: JobEvent | ClusterEvent | LedgerEvent) -> None:
+    match event:
+        case JobAdmitted(job=job) if job not in state.ended:
+            state.jobs.setdefault(job, Admitted(event.account, seq, event.spec))
+        case JobFunded(job=job, cap_microusd_per_gpu_hour=cap_microusd):
+            _queue(state, job, cap_microusd)
+        case MembersWanted():
+            _want(state, event)
+        case MembersFunded():
+            _fund(state, event)
+        case ClusterForming(job=job, generation=generation):
+            _supersede(state, job, generation)
+        case (
+            JobReleaseAccepted(job=job)
+            | ClusterReleased(job=job)
+            | FundsExhausted(job=job)
+            | JobUnfunded(job=job)
+            | JobClosed(job=job)
+        ):
+            _end(state, job)
+        case _:
+            pass  # A refusal, a step of the cluster's own life, or money that is no condition of matching.
+
+
+def _queue(state: State, name: JobId, cap_microusd: int) -> None:
+    job = state.jobs.get(name)
+    if isinstance(job, Admitted):
+        state.jobs[name] = Queued(job.account, job.admitted_seq, job.spec, cap_microusd)
+        _reopen(state, name)
+
+
+def _want(state: State, event: MembersWanted) -> None:
+    """A rank's latest attempt is what counts; saying the same one again may move it, and asks for no new money."""
+    placed = state.jobs.get(event.job)
+    if not isinstance(placed, Placed):
+        return
+    vacancies = {vacancy.rank: vacancy for vacancy in placed.vacancies}
+    for wanted in event.wanted:
+        known = vacancies.get(wanted.rank)
+        if wanted.attempt in placed.filled or (known and known.attempt > wanted.attempt):
+            continue
+        excluded = frozenset(event.excluded)
+        if known and (known.generation, known.attempt) == (event.generation, wanted.attempt):
+            vacancies[wanted.rank] = replace(known, excluded=excluded, within=event.within)
+        else:
+            vacancies[wanted.rank] = Vacancy(event.generation, wanted.attempt, wanted.rank, excluded, event.within)
+    _set_vacancies(state, event.job, placed, vacancies.values())
+
+
+def _fund(state: State, event: MembersFunded) -> None:
+    placed = state.jobs.get(event.job)
+    if not isinstance(placed, Placed):
+        return
+
+    def with_money(one: Vacancy) -> Vacancy:
+        if one.generation != event.generation or one.attempt not in event.attempts:
+            return one
+        cap_microusd = event.cap_microusd_per_gpu_hour
+        return FundedVacancy(one.generation, one.attempt, one.rank, one.excluded, one.within, cap_microusd)
+
+    _set_vacancies(state, event.job, placed, map(with_money, placed.vacancies))
+
+
+def _supersede(state: State, name: JobId, generation: int) -> None:
+    """A new generation says afresh what it wants."""
+    placed = state.jobs.get(name)
+    if isinstance(placed, Placed):
+        current = [vacancy for vacancy in placed.vacancies if vacancy.generation >= generation]
+        _set_vacancies(state, name, placed, current)
+
+
+def _set_vacancies(state: State, name: JobId, placed: Placed, vacancies: Iterable[Vacancy]) -> None:
+    by_rank = tuple(sorted(vacancies, key=lambda vacancy: vacancy.rank))
+    if by_rank != placed.vacancies:
+        state.jobs[name] = replace(placed, vacancies=by_rank)
+        _reopen(state, name)
+
+
+def _clear(state: State, cleared: MarketCleared) -> None:
+    for gang in cleared.gangs:
+        if gang.job not in state.ended:
+            _grant(state, gang)
+    for waiting in cleared.waiting:
+        if waiting.job in state.open:
+            state.reasons[waiting.job] = Reason(waiting.binding, waiting.infeasible)
+    state.changes += 1
+
+
+def _grant(state: State, gang: Gang) -> None:
+    """A gang for a vacancy that the provisioner has given up meanwhile is void: it holds nothing, but was numbered."""
+    match state.jobs.get(gang.job):
+        case Queued() as job if gang.attempt == FIRST_ATTEMPT:
+            supply.hold(state, gang)
+            home = _home(state, job.spec, gang)
+            state.jobs[gang.job] = Placed(job.account, job.admitted_seq, job.spec, home, len(gang.grants))
+        case Placed() as placed if gang.attempt not in {FIRST_ATTEMPT, *placed.filled}:
+            answered = [one for one in placed.vacancies if _answers(gang, one)]
+            if answered:
+                supply.hold(state, gang)
+            state.jobs[gang.job] = replace(
+                placed,
+                leases_granted=placed.leases_granted + len(gang.grants),
+                vacancies=tuple(one for one in placed.vacancies if one not in answered),
+                filled=placed.filled | {gang.attempt},
+            )
+        case other:
+            raise AssertionError(f"{gang.job} was granted attempt {gang.attempt} while {other}")
+    _reopen(state, gang.job)
+
+
+def _answers(gang: Gang, vacancy: Vacancy) -> bool:
+    return (gang.generation, gang.attempt) == (vacancy.generation, vacancy.attempt)
+
+
+def _home(state: State, spec: JobSpec, gang: Gang) -> str:
+    """The domain of the required level that the gang is in; empty if its nodes need not be together."""
+    if spec.nodes == 1 or spec.interconnect == "any":
+        return ""
+    domains = [domains_of(state.places[grant.node]) for grant in gang.grants]
+    # A node may have moved since the pass. The domain that the pass found may be narrower than required, never wider.
+    has_moved = tightest(domains) != gang.domain
+    return gang.domain if has_moved else shared(domains, spec.interconnect) or gang.domain
+
+
+def _end(state: State, name: JobId) -> None:
+    """Leaves the queue at once. What the job holds stays held until its nodes are clear."""
+    state.ended.add(name)
+    state.jobs.pop(name, None)
+    _reopen(state, name)
+
+
+def _reopen(state: State, name: JobId) -> None:
+    """Says whether the job has something to match, and that it changed; what it was told before is out of date."""
+    match state.jobs.get(name):
+        case Queued():
+            state.open.add(name)
+        case Placed() as placed if funded(placed):
+            state.open.add(name)
+        case _:
+            state.open.discard(name)
+    state.reasons.pop(name, None)
+    state.changes += 1

@@ -1,0 +1,184 @@
+"""What the matcher knows: who offers what, who waits for what, and which GPUs are held.
+
+    job      Absent ──JobAdmitted──▶ Admitted ──JobFunded──▶ Queued ──first gang──▶ Placed
+             any of them ──released, unfunded, exhausted, closed──▶ ended
+    vacancy  Absent ──MembersWanted──▶ Vacancy ──MembersFunded──▶ FundedVacancy ──gang──▶ filled
+             any of them ──later attempt at the rank, later generation──▶ given up
+    lease    Absent ──gang──▶ held ──LeaseCleared──▶ gone
+
+A gang for a job that has ended, or for a vacancy that was given up, is void: it holds nothing.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from volt.contracts.bids import Gpu, Place
+from volt.contracts.ids import AccountId, GpuUuid, JobId, LeaseId, NodeId
+from volt.contracts.jobs import JobSpec
+from volt_matcher.feasible import Node, Request
+
+FIRST_ATTEMPT = 0
+"""The attempt of a job's first gang; those of its vacancies count from 1, and may fill ranks of generation 1 too."""
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A node's standing bid; its GPUs by UUID, each once."""
+
+    provider: AccountId
+    gpus: tuple[Gpu, ...]
+    ask_microusd_per_gpu_hour: int
+    place: Place
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """A job whose money is not on hold yet. `admitted_seq` is its age."""
+
+    account: AccountId
+    admitted_seq: int
+    spec: JobSpec
+
+
+@dataclass(frozen=True)
+class Queued:
+    """A job that waits for its first gang, at this effective cap."""
+
+    account: AccountId
+    admitted_seq: int
+    spec: JobSpec
+    cap_microusd_per_gpu_hour: int
+
+
+@dataclass(frozen=True)
+class Vacancy:
+    """A rank for which the provisioner wants a node, and whose money is not on hold yet."""
+
+    generation: int
+    attempt: int
+    rank: int
+    excluded: frozenset[NodeId]
+    within: str
+
+
+@dataclass(frozen=True)
+class FundedVacancy(Vacancy):
+    """A vacancy that may be filled, at this cap."""
+
+    cap_microusd_per_gpu_hour: int
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A job that has its first gang. `home` is the domain of its required level, which replacements must be in."""
+
+    account: AccountId
+    admitted_seq: int
+    spec: JobSpec
+    home: str
+    leases_granted: int
+    vacancies: tuple[Vacancy, ...] = ()
+    filled: frozenset[int] = frozenset()
+    """Attempts that have been answered with a gang."""
+
+
+Job = Admitted | Queued | Placed
+
+
+@dataclass(frozen=True)
+class Lease:
+    """GPUs that are somebody's until the node says that it is clear of them."""
+
+    job: JobId
+    node: NodeId
+    gpus: tuple[GpuUuid, ...]
+
+
+class Reason(NamedTuple):
+    """Why a job was last said to wait; it is said again when this changes."""
+
+    binding: str
+    infeasible: bool
+
+
+class Opening(NamedTuple):
+    """Something to match: a job's first gang, or one vacancy of it. `rank` is the first that it fills."""
+
+    job: JobId
+    account: AccountId
+    generation: int
+    attempt: int
+    rank: int
+    request: Request
+
+
+@dataclass
+class State:
+    """Everything folded so far. `nodes` is what follows from offers, claims, liveness and leases, kept up to date."""
+
+    seq: int = 0
+    changes: int = 0
+    """Counts what could change the outcome of a pass."""
+    settled: int = 0
+    """The count at which a pass had nothing to say. A memo that a restart may lose; it is in no event."""
+    offers: dict[NodeId, Offer] = field(default_factory=dict)
+    places: dict[NodeId, Place] = field(default_factory=dict)
+    """Where each node was when it last bid."""
+    claims: dict[GpuUuid, tuple[NodeId, ...]] = field(default_factory=dict)
+    """The nodes that offer a UUID, in the order of their bids; it is the first one's."""
+    alive: set[tuple[AccountId, NodeId]] = field(default_factory=set)
+    """By account too, since a stranger can send beats in the name of any node, under their own account."""
+    nodes: dict[NodeId, Node] = field(default_factory=dict)
+    leases: dict[LeaseId, Lease] = field(default_factory=dict)
+    leased_on: dict[NodeId, frozenset[GpuUuid]] = field(default_factory=dict)
+    leased: set[GpuUuid] = field(default_factory=set)
+    jobs: dict[JobId, Job] = field(default_factory=dict)
+    ended: set[JobId] = field(default_factory=set)
+    open: set[JobId] = field(default_factory=set)
+    """Jobs with something to match."""
+    reasons: dict[JobId, Reason] = field(default_factory=dict)
+
+
+def openings(state: State) -> Iterator[Opening]:
+    """What is to be matched, older jobs first."""
+    by_age = sorted((state.jobs[name].admitted_seq, name) for name in state.open)
+    for _, name in by_age:
+        match state.jobs[name]:
+            case Queued(account=account, spec=spec, cap_microusd_per_gpu_hour=cap_microusd):
+                yield Opening(name, account, 1, FIRST_ATTEMPT, 0, first_request(spec, cap_microusd))
+            case Placed() as placed:
+                for vacancy in funded(placed):
+                    request = _replacement_request(placed, vacancy)
+                    yield Opening(name, placed.account, vacancy.generation, vacancy.attempt, vacancy.rank, request)
+            case Admitted():
+                raise AssertionError(f"job {name} has no money on hold")
+
+
+def funded(placed: Placed) -> tuple[FundedVacancy, ...]:
+    """The vacancies that may be filled."""
+    return tuple(vacancy for vacancy in placed.vacancies if isinstance(vacancy, FundedVacancy))
+
+
+def first_request(spec: JobSpec, cap_microusd_per_gpu_hour: int) -> Request:
+    """What a job asks for."""
+    return Request(
+        models=frozenset(spec.models),
+        min_memory_mib=spec.min_memory_mib,
+        nodes=spec.nodes,
+        gpus_per_node=spec.gpus_per_node,
+        interconnect=spec.interconnect,
+        regions=frozenset(spec.regions),
+        regions_denied=frozenset(spec.regions_denied),
+        cap_microusd_per_gpu_hour=cap_microusd_per_gpu_hour,
+    )
+
+
+def _replacement_request(placed: Placed, vacancy: FundedVacancy) -> Request:
+    return replace(
+        first_request(placed.spec, vacancy.cap_microusd_per_gpu_hour),
+        nodes=1,
+        excluded=vacancy.excluded,
+        home=placed.home,
+        within=vacancy.within,
+    )

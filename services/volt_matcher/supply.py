@@ -1,0 +1,115 @@
+"""Who offers which GPUs, and which of them are free.
+
+A UUID is the first node's that offers it; to a later one it does not exist until the first gives it up. A lease holds
+its GPUs until it is cleared, whatever its node offers meanwhile.
+"""
+
+from collections.abc import Iterable
+
+from volt.contracts.bids import BidAccepted
+from volt.contracts.ids import GpuUuid, LeaseId, NodeId
+from volt.contracts.market import Gang
+from volt.contracts.nodes import NodeAlive, NodeEvent
+from volt_matcher.feasible import Node
+from volt_matcher.state import Lease, Offer, State
+from volt_matcher.topology import domains_of
+
+
+def offer(state: State, bid: BidAccepted) -> None:
+    """The node's bid from now on, in place of the one before it."""
+    gpus = {gpu.uuid: gpu for gpu in bid.gpus}
+    _unclaim(state, bid.node, keep=gpus)
+    for uuid in gpus:
+        claimants = state.claims.get(uuid, ())
+        if bid.node not in claimants:
+            state.claims[uuid] = (*claimants, bid.node)
+    by_uuid = tuple(gpus[uuid] for uuid in sorted(gpus))
+    state.offers[bid.node] = Offer(bid.account, by_uuid, bid.ask_microusd_per_gpu_hour, bid.place)
+    state.places[bid.node] = bid.place
+    _refresh_all(state, (bid.node,))
+
+
+def withdraw(state: State, node: NodeId) -> None:
+    """The node offers nothing."""
+    _unclaim(state, node, keep=())
+    state.offers.pop(node, None)
+    _refresh_all(state, (node,))
+
+
+def see(state: State, event: NodeEvent) -> None:
+    """The node is alive, or it is not known to be."""
+    known = (event.account, event.node)
+    if (known in state.alive) == isinstance(event, NodeAlive):
+        return
+    state.alive ^= {known}
+    _refresh_all(state, (event.node,))
+
+
+def hold(state: State, gang: Gang) -> None:
+    """The gang's GPUs are the job's from now on, and nobody else's."""
+    granted = [uuid for grant in gang.grants for uuid in grant.gpus]
+    assert state.leased.isdisjoint(granted), f"{gang.job} is granted GPUs that are leased"
+    for grant in gang.grants:
+        state.leases[grant.lease] = Lease(gang.job, grant.node, grant.gpus)
+        state.leased_on[grant.node] = state.leased_on.get(grant.node, frozenset()).union(grant.gpus)
+    state.leased.update(granted)
+    _refresh_all(state, [grant.node for grant in gang.grants] + _owners(state, granted))
+
+
+def free(state: State, name: LeaseId) -> None:
+    """The node has nothing of the lease left."""
+    lease = state.leases.pop(name, None)
+    if lease is None:
+        return
+    state.leased.difference_update(lease.gpus)
+    state.leased_on[lease.node] = state.leased_on[lease.node].difference(lease.gpus)
+    if not state.leased_on[lease.node]:
+        del state.leased_on[lease.node]
+    _refresh_all(state, [lease.node, *_owners(state, lease.gpus)])
+
+
+def _unclaim(state: State, node: NodeId, keep: Iterable[GpuUuid]) -> None:
+    """The node gives up what it offered, except for `keep`; the next node that offers a UUID gets it."""
+    standing = state.offers.get(node)
+    given_up = {gpu.uuid for gpu in standing.gpus}.difference(keep) if standing else ()
+    for uuid in given_up:
+        left = tuple(claimant for claimant in state.claims.pop(uuid) if claimant != node)
+        if left:
+            state.claims[uuid] = left
+            _refresh_all(state, left[:1])
+
+
+def _owners(state: State, gpus: Iterable[GpuUuid]) -> list[NodeId]:
+    """The nodes that offer these GPUs now, whoever they were leased from."""
+    return [state.claims[uuid][0] for uuid in gpus if uuid in state.claims]
+
+
+def _refresh_all(state: State, nodes: Iterable[NodeId]) -> None:
+    for node in set(nodes):
+        _refresh(state, node)
+    state.changes += 1
+
+
+def _refresh(state: State, name: NodeId) -> None:
+    """Brings the pass's view of one node up to date.
+
+    A node that no longer offers a GPU of a running lease has lost it, and sells nothing until that lease is cleared.
+    """
+    standing = state.offers.get(name)
+    if standing is None:
+        state.nodes.pop(name, None)
+        return
+    gpus = tuple(gpu for gpu in standing.gpus if state.claims[gpu.uuid][0] == name)
+    is_whole = state.leased_on.get(name, frozenset()) <= {gpu.uuid for gpu in standing.gpus}
+    state.nodes[name] = Node(
+        id=name,
+        provider=standing.provider,
+        domains=domains_of(standing.place),
+        place=standing.place,
+        ask_microusd_per_gpu_hour=standing.ask_microusd_per_gpu_hour,
+        alive=(standing.provider, name) in state.alive,
+        models=frozenset(gpu.model for gpu in gpus),
+        memory_mib_min=min((gpu.memory_mib for gpu in gpus), default=0),
+        gpus=gpus,
+        free=tuple(gpu for gpu in gpus if gpu.uuid not in state.leased) if is_whole else (),
+    )

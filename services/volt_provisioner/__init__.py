@@ -1,0 +1,1 @@
+"""Provisioner: forms, grows, shrinks, heals, resumes and releases clusters."""

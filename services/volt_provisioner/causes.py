@@ -1,0 +1,129 @@
+"""Why a cluster ends: exits read as a shell reads them, and the first cause told in a sentence."""
+
+from collections.abc import Sequence
+
+from volt.contracts.clusters import Exit, LossCause, Member
+from volt_provisioner.crew import Crew, Setback
+from volt_provisioner.states import Forming, Granted, Open, Running, Starting, Stopping, Verdict
+
+RESTARTS_MAX = 3
+"""Restarts without progress. No checkpoint is recorded yet, so nothing counts as progress."""
+EXIT_OF_SIGNAL = 128
+"""A shell says 128 + n of a process that signal n ended."""
+ENDING_SIGNALS = frozenset({2, 9, 15})
+"""INT, KILL and TERM: how a process ends whose neighbour failed."""
+
+_LOSSES: dict[LossCause, str] = {
+    "node_lost": "the node was lost",
+    "prepare_failed": "the node could not prepare",
+    "prepare_overdue": "the node was not prepared in time",
+    "start_failed": "the node could not start its processes",
+    "start_overdue": "the node did not start its processes in time",
+    "halt_overdue": "the node did not end its processes in time",
+    "vanished": "its GPUs vanished",
+}
+
+
+def succeeded(exits: Sequence[Exit]) -> bool:
+    """Whether every process was seen to exit with 0."""
+    return bool(exits) and all(one.code == 0 for one in exits)
+
+
+def loss_sentence(member: Member, cause: LossCause) -> str:
+    return f"rank {member.rank} on node {member.node}: {_LOSSES[cause]}"
+
+
+def verdict_of(cluster: Open) -> Verdict | None:
+    """How the cluster ends, once its state says so; a loss that is in the log already is recorded first."""
+    match cluster:
+        case Granted():
+            return None
+        case _ if cluster.life.doomed:
+            return None
+        case Forming():
+            return _verdict_of_forming(cluster)
+        case Starting() | Running():
+            return _verdict_of_running(cluster)
+        case Stopping():
+            return _verdict_of_stopping(cluster)
+
+
+def _verdict_of_forming(cluster: Forming) -> Verdict | None:
+    """The end of a cluster one of whose ranks no node can prepare."""
+    if all(setback.failures <= RESTARTS_MAX for setback in cluster.setbacks.values()):
+        return None
+    return Verdict("restarts_exhausted", first_cause=cluster.life.first_cause)
+
+
+def _verdict_of_running(cluster: Starting | Running) -> Verdict | None:
+    """The end of a cluster whose every member has exited 0."""
+    crew = cluster.crew
+    is_done = crew.trouble is None and len(crew.ended) == len(crew.members)
+    return Verdict("completed", exit_code=0) if is_done else None
+
+
+def _verdict_of_stopping(cluster: Stopping) -> Verdict | None:
+    """How an ended generation ends the cluster, once that can be said; None too if it is to form again.
+
+    A loss is the first cause when there is one, or else a workload gone without an exit that anybody saw; both are
+    answered by a new generation, within the bound of `RESTARTS_MAX`.
+    """
+    life, crew = cluster.life, cluster.crew
+    if not (crew.lost or len(crew.ended) == len(crew.members)):
+        return None
+    cause = restart_cause(cluster)
+    if cause is None:
+        exits = crew.ended[cluster.culprit]
+        return Verdict("workload_failed", exit_code(exits), _exit_sentence(crew.members[cluster.culprit], exits))
+    if is_restart(crew) and life.restarts >= RESTARTS_MAX:
+        return Verdict("restarts_exhausted", first_cause=life.first_cause or cause)
+    return None
+
+
+def no_replacement(setback: Setback) -> Verdict:
+    """The end of a cluster whose vacancy nobody filled."""
+    return Verdict("no_replacement", first_cause=f"{setback.cause}, and no other node took its place in time")
+
+
+def is_restart(crew: Crew) -> bool:
+    """Whether a new generation after this one counts as a restart: a lost node is no fault of the workload's."""
+    return all(loss.cause != "node_lost" for loss in crew.lost)
+
+
+def restart_cause(cluster: Stopping) -> str | None:
+    """What a new generation is for, or None if the workload itself has failed.
+
+    A member that had not started and was told to end has nothing that could have vanished.
+    """
+    crew = cluster.crew
+    if crew.lost:
+        loss = next((loss for loss in crew.lost if loss.member.lease == cluster.culprit), crew.lost[0])
+        return loss_sentence(loss.member, loss.cause)
+    for lease, exits in crew.ended.items():
+        if _unseen(exits) and (lease in crew.started or lease == cluster.culprit):
+            member = crew.members[lease]
+            return f"rank {member.rank} on node {member.node}: its processes were gone and nobody saw them end"
+    return None
+
+
+def exit_code(exits: Sequence[Exit]) -> int | None:
+    """The exit code of a failed member, which is its culprit's."""
+    culprit = _culprit(exits)
+    return EXIT_OF_SIGNAL + culprit.signal if culprit.signal is not None else culprit.code
+
+
+def _exit_sentence(member: Member, exits: Sequence[Exit]) -> str:
+    culprit = _culprit(exits)
+    how = f"was killed by signal {culprit.signal}" if culprit.signal is not None else f"exited with {culprit.code}"
+    memory = ", out of memory" if culprit.out_of_memory else ""
+    return f"rank {member.rank} on node {member.node}: process {culprit.local_rank} {how}{memory}"
+
+
+def _culprit(exits: Sequence[Exit]) -> Exit:
+    """The process that failed first, as far as exits tell: out of memory, then by itself, then by whom it was ended."""
+    failed = [one for one in exits if one.code != 0]
+    return min(failed, key=lambda one: (not one.out_of_memory, one.code is None and one.signal in ENDING_SIGNALS))
+
+
+def _unseen(exits: Sequence[Exit]) -> bool:
+    return not exits or any(one.code is None and one.signal is None for one in exits)

@@ -1,0 +1,103 @@
+"""Who is in a generation: the seats of one that is open, and the crew of one whose membership is closed.
+
+    seat   Vacant ──MembersWanted──▶ Sought ──gang──▶ Offered ──MemberJoined──▶ Preparing ──MemberPrepared──▶ Prepared
+             ▲                                                                      │                            │
+             └──────────────────────────────────MemberLost──────────────────────────┴────────────────────────────┘
+
+A mapping in here is never changed in place: the next value gets another.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from volt.contracts.clusters import Exit, LossCause, Member
+from volt.contracts.ids import LeaseId
+
+
+@dataclass(frozen=True)
+class Vacant:
+    """A rank without a member; the market is yet to be asked. `replaces` is the lost lease that left it."""
+
+    replaces: LeaseId
+
+
+@dataclass(frozen=True)
+class Sought:
+    """The market was asked for a member."""
+
+    attempt: int
+
+
+@dataclass(frozen=True)
+class Offered:
+    """The market granted a member, which is yet to join."""
+
+    member: Member
+    attempt: int
+
+
+@dataclass(frozen=True)
+class Preparing:
+    """The member has been told to prepare."""
+
+    member: Member
+    prepare_by_ms: int
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The member can start; its peers reach it at this address, rank 0 at this port."""
+
+    member: Member
+    address: str
+    port: int
+
+
+Seat = Vacant | Sought | Offered | Preparing | Prepared
+
+
+@dataclass(frozen=True)
+class Setback:
+    """What a rank has been through in the open generation: vacant first at `since_ms`, for the cause told."""
+
+    since_ms: int
+    cause: str
+    failures: int = 0
+    """Members lost in this generation, for another reason than a lost node."""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A member that a generation lost after its membership was closed."""
+
+    member: Member
+    cause: LossCause
+
+
+@dataclass(frozen=True)
+class Crew:
+    """The members of a closed generation and what became of them."""
+
+    members: Mapping[LeaseId, Member]
+    """Those that are not lost."""
+    started: frozenset[LeaseId] = frozenset()
+    ended: Mapping[LeaseId, tuple[Exit, ...]] = field(default_factory=dict)
+    lost: tuple[Loss, ...] = ()
+    trouble: LeaseId | None = None
+    """The member whose loss or failing exit came first."""
+
+    def with_started(self, lease: LeaseId) -> "Crew":
+        return replace(self, started=self.started | {lease})
+
+    def with_ended(self, lease: LeaseId, exits: tuple[Exit, ...], *, failed: bool) -> "Crew":
+        trouble = lease if failed and self.trouble is None else self.trouble
+        return replace(self, ended={**self.ended, lease: exits}, trouble=trouble)
+
+    def without(self, member: Member, cause: LossCause) -> "Crew":
+        return replace(
+            self,
+            members={lease: one for lease, one in self.members.items() if lease != member.lease},
+            ended={lease: exits for lease, exits in self.ended.items() if lease != member.lease},
+            lost=(*self.lost, Loss(member, cause)),
+            trouble=self.trouble or member.lease,
+        )

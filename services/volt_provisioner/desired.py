@@ -1,0 +1,123 @@
+"""What a node should be doing: for each lease that it has not cleared, what its cluster's state says of it.
+
+    state                      member                     phase     generation
+    Granted                    (not told yet)
+    Forming                    offered (not told yet)
+                               any other                  prepare   this one, though it may still run the one before
+    Starting, Running          any                        start     this one
+    Stopping                   any                        halt      this one
+    Released                   any                        stop      the last
+    any                        lost                       stop      the one that lost it
+    Ending                     as in the state before it
+
+`halt` while the cause is undecided: the processes end and the lease lives on, as `prepare` of the next generation or
+as `stop`. A lease that is cleared is no longer told at all.
+"""
+
+from typing import NamedTuple
+
+from volt.contracts.clusters import Manifest, ManifestNode, Member
+from volt.contracts.ids import LeaseId
+from volt.contracts.jobs import Workload
+from volt.contracts.nodes import DesiredLease, Phase
+from volt_provisioner.crew import Offered, Prepared
+from volt_provisioner.states import (
+    Absent,
+    Cleared,
+    Cluster,
+    Ending,
+    Forming,
+    Granted,
+    Open,
+    Released,
+    Running,
+    Starting,
+    Stopping,
+    job_of,
+    members_of,
+)
+
+
+class Order(NamedTuple):
+    """One lease of a cluster and what its node is told of it; no phase: nothing yet."""
+
+    member: Member
+    generation: int
+    phase: Phase | None
+
+
+def orders(cluster: Cluster) -> dict[LeaseId, Order]:
+    """Every lease of the cluster that its node has not cleared."""
+    match cluster:
+        case Absent() | Cleared():
+            return {}
+        case Ending(was=was):
+            return orders(was)
+        case Released(left=left):
+            return {lease: Order(one.member, one.generation, "stop") for lease, one in left.items()}
+        case Granted() | Forming() | Starting() | Running() | Stopping():
+            lost = {lease: Order(one.member, one.generation, "stop") for lease, one in cluster.life.left.items()}
+            return lost | {
+                lease: Order(member, cluster.generation, _phase(cluster, member))
+                for lease, member in members_of(cluster).items()
+            }
+
+
+def desired_lease(cluster: Cluster, lease: LeaseId, grace_ms: int) -> DesiredLease | None:
+    """The lease as its node should have it, or None if it is not told of it. What is to end gets nothing to run."""
+    if isinstance(cluster, Absent | Cleared):
+        return None
+    job, told = job_of(cluster), cluster.was if isinstance(cluster, Ending) else cluster
+    member, generation, phase = orders(cluster)[lease]
+    if phase is None:
+        return None
+    ends = phase in ("halt", "stop")
+    workload = job.spec.workload
+    return DesiredLease(
+        lease=lease,
+        job=job.id,
+        account=job.account,
+        generation=generation,
+        phase=phase,
+        node_rank=member.rank,
+        gpus=member.gpus,
+        processes=job.spec.processes_per_node,
+        workload=Workload(kind=workload.kind, command=()) if ends else workload,
+        manifest=told.manifest if phase == "start" and isinstance(told, Starting | Running) else None,
+        grace_ms=grace_ms,
+    )
+
+
+def manifest_of(cluster: Forming) -> Manifest:
+    """What each member will know of the others. All of them are prepared; rank 0 is the master."""
+    prepared = [seat for seat in cluster.seats.values() if isinstance(seat, Prepared)]
+    processes = cluster.life.job.spec.processes_per_node
+    return Manifest(
+        job=cluster.life.job.id,
+        generation=cluster.generation,
+        master_address=prepared[0].address,
+        master_port=prepared[0].port,
+        world_size=processes * len(prepared),
+        nodes=tuple(
+            ManifestNode(
+                node=seat.member.node,
+                node_rank=seat.member.rank,
+                address=seat.address,
+                processes=processes,
+                first_rank=place * processes,
+            )
+            for place, seat in enumerate(prepared)
+        ),
+    )
+
+
+def _phase(cluster: Open, member: Member) -> Phase | None:
+    match cluster:
+        case Granted():
+            return None
+        case Forming(seats=seats):
+            return None if isinstance(seats[member.rank], Offered) else "prepare"
+        case Starting() | Running():
+            return "start"
+        case Stopping():
+            return "halt"

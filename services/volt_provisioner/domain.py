@@ -1,0 +1,197 @@
+"""What the provisioner knows: every cluster, which node holds which lease, and which nodes are lost.
+
+    Absent ──gang──▶ Granted ──ClusterForming──▶ Forming ──ClusterStarting──▶ Starting ──ClusterReady──▶ Running
+                                                    ▲                             │                         │
+                                                    │                             └─────GenerationEnded─────┤
+                                                    └────────ClusterForming, generation + 1──────── Stopping ◀┘
+
+    any of these but Absent ──the end is decided──▶ Ending ──ClusterReleased──▶ Released ──every LeaseCleared──▶ Cleared
+    any of these but Absent ──ClusterReleased, at a deadline──▶ Released
+    Absent ──the job is over──▶ Cleared
+
+Waiting for a replacement is Forming with a vacant seat. A loss while Forming joins that generation: each lost lease is
+named by one `Wanted`, in one generation, or its cluster is released. Starting and Running go to Stopping by their
+first loss or failing exit. With a loss, Stopping forms again at once; without one only when all have ended, and only
+if their workload was gone without an exit that anybody saw.
+
+The log's order decides every race. So what others write (`inputs`) takes effect where it stands: the end is decided
+there, a loss is remembered there until it is recorded, and a gang behind the end of its job is void.
+
+Every kind of workload is a gang for now: any loss or failing exit ends the generation for all of its members.
+"""
+
+from bisect import bisect_left, insort
+from dataclasses import dataclass, field, replace
+
+from volt.contracts.clusters import ClusterEvent
+from volt.contracts.ids import AccountId, JobId, LeaseId, NodeId
+from volt.contracts.jobs import JobAdmitted, JobRejected, JobReleaseAccepted
+from volt.contracts.ledger import FundsExhausted, JobUnfunded, LedgerEvent
+from volt.contracts.log import Entry
+from volt.contracts.market import Gang, MarketCleared
+from volt.contracts.messages import Asked, Command, Event
+from volt.contracts.nodes import Desired, NodeAlive, NodeLost, NodeUnknown, Report
+from volt.contracts.timing import Timing
+from volt_provisioner.desired import Order, desired_lease, orders
+from volt_provisioner.inputs import doomed, ended, granted
+from volt_provisioner.lifecycle import advance
+from volt_provisioner.reports import answer
+from volt_provisioner.states import Absent, Cluster, Job, Verdict
+from volt_provisioner.steps import next_steps
+
+TELLINGS = 2
+"""How often a node is told a change: the second time does nothing, unless the first met another writer."""
+
+NodeKey = tuple[AccountId, NodeId]
+"""By account too, since a stranger can send beats in the name of any node, under their own account."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node as its leases make it: those not cleared, in the order of their grants."""
+
+    lost: bool = False
+    leases: tuple[LeaseId, ...] = ()
+    changed_seq: int = 0
+    """The `LOG` sequence of the last event that changed what the node should be doing."""
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Since when this run of the service has been listening without a pause, and when it last looked."""
+
+    began_ms: int
+    looked_ms: int
+
+
+@dataclass
+class State:
+    """Everything folded so far. Only `evolve` changes what follows from the log."""
+
+    timing: Timing
+    clusters: dict[JobId, Cluster] = field(default_factory=dict)
+    leases: dict[LeaseId, JobId] = field(default_factory=dict)
+    nodes: dict[NodeKey, Node] = field(default_factory=dict)
+    agenda: list[tuple[int, JobId]] = field(default_factory=list)
+    """Clusters that call for a step, by when it is due."""
+    due_ms: dict[JobId, int] = field(default_factory=dict)
+    """Where each of them is in the agenda."""
+    untold: dict[NodeKey, int] = field(default_factory=dict)
+    """Nodes that may not have been told what they should be doing. It follows the bus, not the log; see `effects`."""
+    watch: Watch | None = None
+    """It follows the clock, not the log."""
+
+
+def evolve(state: State, entry: Entry) -> None:
+    """Takes in one event."""
+    match entry.event:
+        case JobAdmitted() as event:
+            _put(state, entry.seq, event.job, Absent(Job(event.account, event.job, event.spec)))
+        case MarketCleared(gangs=gangs):
+            for gang in gangs:
+                _grant(state, entry.seq, gang)
+        case NodeAlive() as event:
+            key = (event.account, event.node)
+            state.nodes[key] = replace(state.nodes.get(key, Node()), lost=False)
+        case NodeLost() as event:
+            _lose(state, entry.seq, (event.account, event.node))
+        case JobReleaseAccepted(job=job):
+            _end(state, entry.seq, job, Verdict("released"))
+        case FundsExhausted(job=job) | JobUnfunded(job=job):
+            _end(state, entry.seq, job, Verdict("exhausted"))
+        case ClusterEvent() as event:
+            _put(state, entry.seq, event.job, advance(state.clusters[event.job], event, state.timing))
+        case JobRejected() | NodeUnknown() | LedgerEvent():
+            pass  # A refusal, a doubt, or money that ends nothing.
+        case other:
+            raise AssertionError(f"the provisioner does not read {type(other).__name__}")
+
+
+def decide(state: State, command: Command, asked: Asked) -> tuple[Event, ...]:
+    """The record of a report; empty if it changes nothing."""
+    assert isinstance(command, Report), f"the provisioner does not take {type(command).__name__}"
+    job = state.leases.get(command.lease)
+    event = answer(state.clusters[job], command, asked.at_ms) if job is not None else None
+    return () if event is None else (event,)
+
+
+def desired_of(state: State, key: NodeKey) -> Desired:
+    """All that a node should be doing."""
+    account, name = key
+    node = state.nodes[key]
+    leases = (
+        desired_lease(state.clusters[state.leases[lease]], lease, state.timing.stop_grace_ms) for lease in node.leases
+    )
+    return Desired(
+        account=account,
+        node=name,
+        log_seq=node.changed_seq,
+        leases=tuple(lease for lease in leases if lease is not None),
+    )
+
+
+def _grant(state: State, seq: int, gang: Gang) -> None:
+    """A grant on a node that is lost at the time is seen, and replaced at once."""
+    if gang.job not in state.clusters:
+        return
+    _put(state, seq, gang.job, granted(state.clusters[gang.job], gang))
+    for grant in gang.grants:
+        if state.nodes.get((grant.provider, grant.node), Node()).lost:
+            _put(state, seq, gang.job, doomed(state.clusters[gang.job], grant.lease))
+
+
+def _lose(state: State, seq: int, key: NodeKey) -> None:
+    node = state.nodes.get(key, Node())
+    state.nodes[key] = replace(node, lost=True)
+    for lease in node.leases:
+        job = state.leases[lease]
+        _put(state, seq, job, doomed(state.clusters[job], lease))
+
+
+def _end(state: State, seq: int, job: JobId, verdict: Verdict) -> None:
+    if job in state.clusters:
+        _put(state, seq, job, ended(state.clusters[job], verdict))
+
+
+def _put(state: State, seq: int, job: JobId, cluster: Cluster) -> None:
+    """Makes it the job's cluster, and brings up to date what follows: leases, nodes, agenda."""
+    before = orders(state.clusters[job]) if job in state.clusters else {}
+    after = orders(cluster)
+    state.clusters[job] = cluster
+    for lease in {**before, **after}:
+        _follow(state, seq, job, before.get(lease), after.get(lease))
+    _schedule(state, job, cluster)
+
+
+def _follow(state: State, seq: int, job: JobId, before: Order | None, after: Order | None) -> None:
+    """One lease's way through its node: held from its grant, told as its cluster says, gone once it is cleared."""
+    order = after or before
+    assert order is not None
+    lease, key = order.member.lease, (order.member.provider, order.member.node)
+    node = state.nodes.get(key, Node())
+    if before is None:
+        state.leases[lease] = job
+        node = replace(node, leases=(*node.leases, lease))
+    if after is None:
+        del state.leases[lease]
+        node = replace(node, leases=tuple(other for other in node.leases if other != lease))
+    if _told(before) != _told(after):
+        node = replace(node, changed_seq=seq)
+        state.untold[key] = TELLINGS
+    state.nodes[key] = node
+
+
+def _told(order: Order | None) -> tuple[int, str] | None:
+    return None if order is None or order.phase is None else (order.generation, order.phase)
+
+
+def _schedule(state: State, job: JobId, cluster: Cluster) -> None:
+    steps = next_steps(cluster, state.timing)
+    known_ms, due_ms = state.due_ms.pop(job, None), steps[0].due_ms if steps else None
+    if known_ms != due_ms and known_ms is not None:
+        del state.agenda[bisect_left(state.agenda, (known_ms, job))]
+    if due_ms is None:
+        return
+    state.due_ms[job] = due_ms
+    if known_ms != due_ms:
+        insort(state.agenda, (due_ms, job))

@@ -1,0 +1,83 @@
+"""The provisioner as the runtime runs it: what each cluster calls for next, and what each node should be doing."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+from volt.contracts.messages import Event, encode
+from volt.contracts.nodes import ReportCleared, ReportEnded, ReportFailed, ReportPrepared, ReportStarted
+from volt.contracts.streams import DESIRED
+from volt.contracts.subjects import ALL_CLUSTERS, ALL_JOBS, ALL_NODES, LOG_LEDGER, LOG_MARKET, desired
+from volt.contracts.timing import Timing
+from volt.runtime.engine import Definition, Publication
+from volt_provisioner.domain import State, Watch, decide, desired_of, evolve
+from volt_provisioner.steps import next_steps
+
+EVENTS_PER_ROUND_MAX = 512
+PAUSE_MS_MIN = 5_000
+
+
+def definition(timing: Timing) -> Definition[State]:
+    """The provisioner under these periods."""
+    return Definition(
+        name="provisioner",
+        reads=(ALL_JOBS, LOG_MARKET, ALL_CLUSTERS, ALL_NODES, LOG_LEDGER),
+        initial=partial(State, timing),
+        evolve=evolve,
+        effects=effects,
+        commands=(ReportPrepared, ReportStarted, ReportFailed, ReportEnded, ReportCleared),
+        decide=decide,
+        publications=publications,
+    )
+
+
+def effects(state: State, at_ms: int) -> list[Event]:
+    """The events that are due, one of each cluster, the longest due first."""
+    began_ms = _listening_since(state, at_ms)
+    due: list[Event] = []
+    for due_ms, job in state.agenda:
+        if due_ms >= at_ms or len(due) == EVENTS_PER_ROUND_MAX:
+            break
+        steps = next_steps(state.clusters[job], state.timing)
+        step = next((one for one in steps if one.is_due(at_ms, began_ms)), None)
+        if step is not None:
+            due.append(step.make(at_ms))
+    return due
+
+
+def _listening_since(state: State, at_ms: int) -> int:
+    """Since when answers can have been heard. After a pause, as at the start, what came in it is yet to be read.
+
+    It may take the first message after a start to learn how late it is, so a leap of time is a pause.
+    """
+    watch = state.watch
+    if watch is None or at_ms - watch.looked_ms > PAUSE_MS_MIN:
+        watch = Watch(at_ms, at_ms)
+    state.watch = replace(watch, looked_ms=at_ms)
+    return watch.began_ms
+
+
+def publications(state: State) -> list[Publication]:
+    """What nodes may not have been told of what they should be doing; at the start of a run, all nodes."""
+    return _Tellings(state)
+
+
+class _Tellings(list[Publication]):
+    """Values for nodes, which count as told once all have been taken: an outage ends the taking early."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._seqs = {key: state.nodes[key].changed_seq for key in state.untold}
+        super().__init__(
+            Publication(DESIRED.name, desired(*key), encode(desired_of(state, key))) for key in state.untold
+        )
+
+    def __iter__(self) -> Iterator[Publication]:
+        yield from super().__iter__()
+        nodes, untold = self._state.nodes, self._state.untold
+        for key, seq in self._seqs.items():
+            if nodes[key].changed_seq != seq:
+                continue  # It changed while this was on its way.
+            untold[key] -= 1
+            if untold[key] == 0:
+                del untold[key]

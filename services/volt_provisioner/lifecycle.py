@@ -1,0 +1,245 @@
+"""The table of a cluster's transitions: each state's own `match` over the cluster's own events.
+
+A pair that is in no `match` is impossible, since only the provisioner writes these events, each decided on the state
+that the one before it made. What others write (grants, losses, releases) is in `inputs`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+from volt.contracts.clusters import (
+    ClusterEvent,
+    ClusterForming,
+    ClusterReady,
+    ClusterReleased,
+    ClusterStarting,
+    GenerationEnded,
+    LeaseCleared,
+    MemberEnded,
+    MemberJoined,
+    MemberLost,
+    MemberPrepared,
+    MemberStarted,
+    MembersWanted,
+)
+from volt.contracts.ids import LeaseId
+from volt.contracts.timing import Timing
+from volt_provisioner.causes import is_restart, loss_sentence, restart_cause, succeeded, verdict_of
+from volt_provisioner.crew import Crew, Prepared, Preparing, Seat, Setback, Sought, Vacant
+from volt_provisioner.states import (
+    Absent,
+    Cleared,
+    Cluster,
+    Ending,
+    Forming,
+    Granted,
+    Left,
+    Open,
+    Released,
+    Running,
+    Starting,
+    Stopping,
+    members_of,
+)
+
+
+def advance(cluster: Cluster, event: ClusterEvent, timing: Timing) -> Cluster:
+    """The cluster after one of its own events. Raises AssertionError for one that its state does not allow."""
+    after: Cluster | None
+    match cluster:
+        case Absent() | Cleared():
+            after = None
+        case Released():
+            after = _released(cluster, event)
+        case Ending():
+            after = _ending(cluster, event, timing)
+        case Granted() | Forming() | Starting() | Running() | Stopping():
+            after = _opened(cluster, event, timing)
+    assert after is not None, f"{type(event).__name__} of generation {event.generation} while {cluster}"
+    return after
+
+
+def halt_ms_max(timing: Timing) -> int:
+    """How long a node may take to end a generation: the grace, and then as long as a start may take."""
+    return timing.stop_grace_ms + timing.start_ms_max
+
+
+def _opened(cluster: Open, event: ClusterEvent, timing: Timing) -> Cluster | None:
+    """What may happen in every open state, or else in this one; then whether that decides the end."""
+    match event:
+        case ClusterReleased():
+            return _release(cluster)
+        case LeaseCleared(lease=lease) if lease in cluster.life.left:
+            left = _without(cluster.life.left, lease)
+            return replace(cluster, life=replace(cluster.life, left=left))
+    after: Open | None
+    match cluster:
+        case Granted():
+            after = _granted(cluster, event)
+        case Forming():
+            after = _forming(cluster, event)
+        case Starting():
+            after = _starting(cluster, event, timing)
+        case Running():
+            after = _running(cluster, event, timing)
+        case Stopping():
+            after = _stopping(cluster, event)
+    verdict = verdict_of(after) if after else None
+    return Ending(after, verdict, is_gang_void=False) if after and verdict else after
+
+
+def _granted(cluster: Granted, event: ClusterEvent) -> Forming | None:
+    match event:
+        case ClusterForming(generation=1, prepare_by_ms=by_ms):
+            seats: dict[int, Seat] = {member.rank: Preparing(member, by_ms) for member in cluster.members}
+            return Forming(cluster.life, 1, dict(sorted(seats.items())), unended=frozenset(), setbacks={})
+        case _:
+            return None
+
+
+def _forming(cluster: Forming, event: ClusterEvent) -> Forming | Starting | None:
+    match event:
+        case MemberEnded(lease=lease, generation=generation) if generation == cluster.generation - 1:
+            return replace(cluster, unended=cluster.unended - {lease}) if lease in cluster.unended else None
+        case _ if event.generation != cluster.generation:
+            return None
+        case MembersWanted(wanted=wanted):
+            sought = {one.rank: Sought(one.attempt) for one in wanted}
+            attempts = max(one.attempt for one in wanted)
+            return _seated(replace(cluster, life=replace(cluster.life, attempts=attempts)), sought)
+        case MemberJoined(member=member, prepare_by_ms=by_ms):
+            return _seated(cluster, {member.rank: Preparing(member, by_ms)})
+        case MemberPrepared(lease=lease, address=address, port=port):
+            member = members_of(cluster)[lease]
+            return _seated(cluster, {member.rank: Prepared(member, address, port)})
+        case MemberLost():
+            return _vacated(cluster, event)
+        case ClusterStarting(manifest=manifest, start_by_ms=by_ms):
+            return Starting(cluster.life, cluster.generation, manifest, by_ms, Crew(members_of(cluster)))
+        case _:
+            return None
+
+
+def _starting(cluster: Starting, event: ClusterEvent, timing: Timing) -> Starting | Running | Stopping | None:
+    match event:
+        case MemberStarted(lease=lease) if lease in cluster.crew.members:
+            return replace(cluster, crew=cluster.crew.with_started(lease))
+        case ClusterReady(at_ms=at_ms):
+            life = cluster.life if cluster.life.ready_ms is not None else replace(cluster.life, ready_ms=at_ms)
+            return Running(life, cluster.generation, cluster.manifest, cluster.crew)
+        case GenerationEnded():
+            return _ended(cluster, event, timing)
+        case _:
+            return _crewed(cluster, event)
+
+
+def _running(cluster: Running, event: ClusterEvent, timing: Timing) -> Running | Stopping | None:
+    match event:
+        case GenerationEnded():
+            return _ended(cluster, event, timing)
+        case _:
+            return _crewed(cluster, event)
+
+
+def _stopping(cluster: Stopping, event: ClusterEvent) -> Stopping | Forming | None:
+    match event:
+        case ClusterForming() if event.generation == cluster.generation + 1:
+            return _formed_again(cluster, event)
+        case _:
+            return _crewed(cluster, event)
+
+
+C = TypeVar("C", Starting, Running, Stopping)
+
+
+def _crewed(cluster: C, event: ClusterEvent) -> C | None:
+    """What may become of a member of a closed generation, whatever the others do."""
+    match event:
+        case MemberEnded(lease=lease, exits=exits) if lease in cluster.crew.members:
+            crew = cluster.crew.with_ended(lease, exits, failed=not succeeded(exits))
+            return replace(cluster, crew=crew)
+        case MemberLost(lease=lease, cause=cause) if lease in cluster.crew.members:
+            member = cluster.crew.members[lease]
+            life = cluster.life.without(member, cluster.generation)
+            return replace(cluster, life=life, crew=cluster.crew.without(member, cause))
+        case _:
+            return None
+
+
+def _ended(cluster: Starting | Running, event: GenerationEnded, timing: Timing) -> Stopping:
+    by_ms = event.at_ms + halt_ms_max(timing)
+    return Stopping(cluster.life, cluster.generation, cluster.crew, event.lease, by_ms)
+
+
+def _formed_again(cluster: Stopping, event: ClusterForming) -> Forming:
+    """The next generation: the members that are left keep their ranks, the lost ones leave theirs vacant."""
+    life, crew = cluster.life, cluster.crew
+    if is_restart(crew):
+        first_cause = life.first_cause or restart_cause(cluster) or ""
+        life = replace(life, restarts=life.restarts + 1, first_cause=first_cause)
+    seats: dict[int, Seat] = {member.rank: Preparing(member, event.prepare_by_ms) for member in event.members}
+    seats |= {loss.member.rank: Vacant(loss.member.lease) for loss in crew.lost}
+    return Forming(
+        life,
+        event.generation,
+        dict(sorted(seats.items())),
+        unended=frozenset(crew.members) - crew.ended.keys(),
+        setbacks={loss.member.rank: Setback(event.at_ms, loss_sentence(loss.member, loss.cause)) for loss in crew.lost},
+    )
+
+
+def _vacated(cluster: Forming, event: MemberLost) -> Forming | None:
+    """A loss while the generation forms belongs to it; how long its rank has been vacant counts from the first one."""
+    member = members_of(cluster).get(event.lease)
+    if member is None:
+        return None
+    is_fault = event.cause != "node_lost"
+    cause = loss_sentence(member, event.cause)
+    life = cluster.life.without(member, cluster.generation)
+    if is_fault:
+        life = replace(life, first_cause=life.first_cause or cause)
+    setback = cluster.setbacks.get(member.rank, Setback(event.at_ms, cause))
+    setback = replace(setback, failures=setback.failures + is_fault)
+    return replace(
+        _seated(cluster, {member.rank: Vacant(member.lease)}),
+        life=life,
+        unended=cluster.unended - {member.lease},
+        setbacks={**cluster.setbacks, member.rank: setback},
+    )
+
+
+def _ending(cluster: Ending, event: ClusterEvent, timing: Timing) -> Cluster | None:
+    """What was appended before the end was known still counts; the first verdict stands."""
+    after = _opened(cluster.was, event, timing)
+    match after:
+        case Ending(was=was):
+            return replace(cluster, was=was)
+        case Granted() | Forming() | Starting() | Running() | Stopping():
+            return replace(cluster, was=after)
+        case _:
+            return after
+
+
+def _released(cluster: Released, event: ClusterEvent) -> Released | Cleared | None:
+    match event:
+        case LeaseCleared(lease=lease) if lease in cluster.left:
+            left = _without(cluster.left, lease)
+            return replace(cluster, left=left) if left else Cleared()
+        case _:
+            return None
+
+
+def _release(cluster: Open) -> Released | Cleared:
+    life = cluster.life
+    members = members_of(cluster).values()
+    left = {**life.left, **{member.lease: Left(member, cluster.generation) for member in members}}
+    return Released(life.job, left) if left else Cleared()
+
+
+def _seated(cluster: Forming, seats: Mapping[int, Seat]) -> Forming:
+    return replace(cluster, seats={**cluster.seats, **seats})
+
+
+def _without(left: Mapping[LeaseId, Left], lease: LeaseId) -> dict[LeaseId, Left]:
+    return {other: one for other, one in left.items() if other != lease}

@@ -1,0 +1,107 @@
+"""What becomes of a report: the event that records it, or nothing.
+
+A report counts for the generation that it names, in a state that waits for it. Any other is late or said before and
+changes nothing: its node converges to what is desired of it, which says what to undo.
+"""
+
+from volt.contracts.clusters import (
+    ClusterEvent,
+    LeaseCleared,
+    MemberEnded,
+    MemberPrepared,
+    MemberStarted,
+)
+from volt.contracts.ids import LeaseId
+from volt.contracts.nodes import Report, ReportCleared, ReportEnded, ReportFailed, ReportPrepared, ReportStarted
+from volt_provisioner.crew import Preparing
+from volt_provisioner.events import head_of, lost
+from volt_provisioner.states import (
+    Absent,
+    Cleared,
+    Cluster,
+    Ending,
+    Forming,
+    Granted,
+    Open,
+    Released,
+    Running,
+    Starting,
+    Stopping,
+    job_of,
+    left_of,
+    members_of,
+)
+
+
+def answer(cluster: Cluster, report: Report, at_ms: int) -> ClusterEvent | None:
+    """The event that records a report, None if it changes nothing."""
+    match cluster:
+        case Absent() | Cleared():
+            return None
+        case _ if isinstance(report, ReportCleared):
+            return _cleared(cluster, report, at_ms)
+        case Granted() | Ending() | Released():
+            return None
+        case Forming() | Starting() | Running() | Stopping():
+            member = members_of(cluster).get(report.lease)
+            is_its_own = member and (member.provider, member.node) == (report.account, report.node)
+            if not is_its_own or report.lease in cluster.life.doomed:
+                return None
+            return _formed(cluster, report, at_ms) if isinstance(cluster, Forming) else _crewed(cluster, report, at_ms)
+
+
+def _cleared(cluster: Open | Ending | Released, report: ReportCleared, at_ms: int) -> LeaseCleared | None:
+    """Only a lease that is lost or released can be cleared; it is, whatever generation its node remembers."""
+    left = left_of(cluster).get(report.lease)
+    if left is None or (left.member.provider, left.member.node) != (report.account, report.node):
+        return None
+    job = job_of(cluster)
+    return LeaseCleared(
+        account=job.account,
+        job=job.id,
+        generation=left.generation,
+        at_ms=at_ms,
+        lease=report.lease,
+        node=report.node,
+    )
+
+
+def _formed(cluster: Forming, report: Report, at_ms: int) -> ClusterEvent | None:
+    """Members prepare in this generation, and end the one before."""
+    head, lease = head_of(cluster, at_ms), report.lease
+    if lease in cluster.unended and report.generation == cluster.generation - 1:
+        head["generation"] = report.generation
+        match report:
+            case ReportEnded(exits=exits):
+                return MemberEnded(**head, lease=lease, exits=exits)
+            case ReportFailed():
+                return MemberEnded(**head, lease=lease, exits=())
+    if report.generation != cluster.generation:
+        return None
+    match report:
+        case ReportPrepared(address=address, port=port) if _is_preparing(cluster, lease):
+            return MemberPrepared(**head, lease=lease, address=address, port=port)
+        case ReportFailed(stage="prepare"):
+            return lost(cluster, lease, "prepare_failed", at_ms)
+        case _:
+            return None
+
+
+def _is_preparing(cluster: Forming, lease: LeaseId) -> bool:
+    return any(isinstance(seat, Preparing) and seat.member.lease == lease for seat in cluster.seats.values())
+
+
+def _crewed(cluster: Starting | Running | Stopping, report: Report, at_ms: int) -> ClusterEvent | None:
+    """Members start once and end once."""
+    crew, lease = cluster.crew, report.lease
+    if report.generation != cluster.generation or lease in crew.ended:
+        return None
+    match report:
+        case ReportStarted() if isinstance(cluster, Starting) and lease not in crew.started:
+            return MemberStarted(**head_of(cluster, at_ms), lease=lease)
+        case ReportFailed(stage="start") if not isinstance(cluster, Running):
+            return lost(cluster, lease, "start_failed", at_ms)
+        case ReportEnded(exits=exits):
+            return MemberEnded(**head_of(cluster, at_ms), lease=lease, exits=exits)
+        case _:
+            return None

@@ -1,0 +1,195 @@
+"""The states of a cluster, one class each with only the fields valid in it. `domain` draws how they follow each other.
+
+A mapping in here is never changed in place: the next state gets another.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from volt.contracts.clusters import Manifest, Member, ReleaseReason
+from volt.contracts.ids import AccountId, JobId, LeaseId, NodeId
+from volt.contracts.jobs import JobSpec
+from volt_provisioner.crew import Crew, Seat, Setback, Sought, Vacant
+
+FAILED_NODES_MAX = 1_024
+"""How many of the nodes that failed a job are kept away from it, the last ones; it bounds `MembersWanted`."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """The job that the cluster serves, as admitted."""
+
+    account: AccountId
+    id: JobId
+    spec: JobSpec
+
+
+@dataclass(frozen=True)
+class Left:
+    """A lease that its cluster has done with and that its node has not cleared. Its generation is the last it saw."""
+
+    member: Member
+    generation: int
+
+
+@dataclass(frozen=True)
+class Life:
+    """What a cluster carries from generation to generation."""
+
+    job: Job
+    domain: str
+    attempts: int
+    """The last attempt that the market was asked for."""
+    ready_ms: int | None = None
+    """When the cluster was first ready."""
+    restarts: int = 0
+    """Generations begun for another reason than a lost node."""
+    first_cause: str = ""
+    failed_nodes: tuple[NodeId, ...] = ()
+    doomed: tuple[LeaseId, ...] = ()
+    """Members whose node is known to be lost, in the log's order; the record of it is yet to be appended."""
+    left: Mapping[LeaseId, Left] = field(default_factory=dict)
+
+    def without(self, member: Member, generation: int) -> "Life":
+        """The member is lost: its lease waits to be cleared, its node is not wanted again."""
+        return replace(
+            self,
+            failed_nodes=(*self.failed_nodes, member.node)[-FAILED_NODES_MAX:],
+            doomed=tuple(lease for lease in self.doomed if lease != member.lease),
+            left={**self.left, member.lease: Left(member, generation)},
+        )
+
+
+@dataclass(frozen=True)
+class Absent:
+    """The job is admitted and has no gang."""
+
+    job: Job
+
+
+@dataclass(frozen=True)
+class Granted:
+    """The first gang is in the log; its forming is yet to be appended."""
+
+    life: Life
+    members: tuple[Member, ...]
+
+    @property
+    def generation(self) -> int:
+        return 1
+
+
+@dataclass(frozen=True)
+class Forming:
+    """The members of this generation prepare; it is open, so that a loss is answered within it."""
+
+    life: Life
+    generation: int
+    seats: Mapping[int, Seat]
+    """By rank, in order."""
+    unended: frozenset[LeaseId]
+    """Members that have not ended the generation before; they do so before they are prepared, and so in time."""
+    setbacks: Mapping[int, Setback]
+
+
+@dataclass(frozen=True)
+class Starting:
+    """All are prepared and told to start."""
+
+    life: Life
+    generation: int
+    manifest: Manifest
+    start_by_ms: int
+    crew: Crew
+
+
+@dataclass(frozen=True)
+class Running:
+    """All have started."""
+
+    life: Life
+    generation: int
+    manifest: Manifest
+    crew: Crew
+
+
+@dataclass(frozen=True)
+class Stopping:
+    """The generation has ended by its first loss or failing exit; why is decided when nobody of it runs any more."""
+
+    life: Life
+    generation: int
+    crew: Crew
+    culprit: LeaseId
+    halt_by_ms: int
+
+
+Open = Granted | Forming | Starting | Running | Stopping
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a cluster ends, as `ClusterReleased` will say it."""
+
+    reason: ReleaseReason
+    exit_code: int | None = None
+    first_cause: str = ""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """The end is decided and yet to be appended. Until then nodes see the state that it was in."""
+
+    was: Open
+    verdict: Verdict
+    is_gang_void: bool
+    """Whether the log already says that the job is over, so that a later gang counts for nobody."""
+
+
+@dataclass(frozen=True)
+class Released:
+    """Final. What its nodes have not cleared is left."""
+
+    job: Job
+    left: Mapping[LeaseId, Left]
+
+
+@dataclass(frozen=True)
+class Cleared:
+    """Nothing is left, on any node."""
+
+
+Cluster = Absent | Open | Ending | Released | Cleared
+
+
+def members_of(cluster: Open) -> dict[LeaseId, Member]:
+    """The members that hold a lease and are not lost, those included that are yet to join."""
+    match cluster:
+        case Granted(members=members):
+            return {member.lease: member for member in members}
+        case Forming(seats=seats):
+            return {seat.member.lease: seat.member for seat in seats.values() if not isinstance(seat, Vacant | Sought)}
+        case Starting(crew=crew) | Running(crew=crew) | Stopping(crew=crew):
+            return dict(crew.members)
+
+
+def left_of(cluster: Open | Ending | Released) -> Mapping[LeaseId, Left]:
+    """The leases that the cluster has done with and that only their nodes can clear."""
+    match cluster:
+        case Released(left=left):
+            return left
+        case Ending(was=was):
+            return was.life.left
+        case _:
+            return cluster.life.left
+
+
+def job_of(cluster: Open | Ending | Released) -> Job:
+    """The job that the cluster serves."""
+    match cluster:
+        case Released(job=job):
+            return job
+        case Ending(was=was):
+            return was.life.job
+        case _:
+            return cluster.life.job

@@ -1,0 +1,122 @@
+"""What an agent does next: it converges to what is desired, from whatever it has."""
+
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace as changed
+
+from volt.contracts.jobs import Workload
+from volt.contracts.nodes import DesiredLease, Phase
+from volt_agent.domain import Finished, Local, Nothing, Prepared, Running, Step, beat_of, next_step
+
+GENERATIONS = st.integers(1, 4)
+LOCALS: st.SearchStrategy[Local] = st.one_of(
+    st.just(Nothing()),
+    st.builds(Prepared, GENERATIONS, st.just("127.0.0.1"), st.just(29500), st.booleans()),
+    st.builds(Running, GENERATIONS, st.booleans()),
+    st.builds(Finished, GENERATIONS, reported=st.booleans()),
+)
+PHASES: st.SearchStrategy[Phase] = st.sampled_from(get_args(Phase))
+STEPS_MAX = 12
+
+
+def desired(phase: Phase, generation: int = 1) -> DesiredLease:
+    return DesiredLease(
+        lease="job-1",
+        job="job",
+        account="buyer",
+        generation=generation,
+        phase=phase,
+        node_rank=0,
+        gpus=("GPU-0",),
+        processes=1,
+        workload=Workload(command=("true",)),
+        grace_ms=1000,
+    )
+
+
+@pytest.mark.parametrize(
+    ("local", "phase", "step"),
+    [
+        (Nothing(), "prepare", Step.PREPARE),
+        (Nothing(), "start", Step.REPORT_GONE),
+        (Nothing(), "halt", Step.REPORT_GONE),
+        (Nothing(), "stop", Step.CLEAR),
+        (Prepared(1, "a", 1), "prepare", Step.REPORT_PREPARED),
+        (Prepared(1, "a", 1, reported=True), "prepare", Step.WAIT),
+        (Prepared(1, "a", 1, reported=True), "start", Step.START),
+        (Prepared(1, "a", 1), "halt", Step.CANCEL),
+        (Prepared(1, "a", 1), "stop", Step.DISCARD),
+        (Running(1), "start", Step.REPORT_STARTED),
+        (Running(1, reported=True), "start", Step.WAIT),
+        (Running(1, reported=True), "halt", Step.END),
+        (Running(1, reported=True), "stop", Step.END),
+        (Finished(1), "start", Step.REPORT_FINISHED),
+        (Finished(1, reported=True), "start", Step.WAIT),
+        (Finished(1, reported=True), "stop", Step.DISCARD),
+    ],
+)
+def test_each_state_and_phase_has_its_step(local: Local, phase: Phase, step: Step) -> None:
+    assert next_step(local, desired(phase)) is step
+
+
+@pytest.mark.parametrize("local", [Prepared(1, "a", 1, reported=True), Running(1, reported=True)])
+def test_a_newer_generation_ends_the_older_one_first(local: Local) -> None:
+    assert next_step(local, desired("prepare", 2)) in (Step.CANCEL, Step.END)
+
+
+@given(LOCALS, PHASES)
+def test_an_older_desire_is_never_acted_on(local: Local, phase: Phase) -> None:
+    generation = getattr(local, "generation", 0)
+    if generation > 1:
+        assert next_step(local, desired(phase, generation - 1)) is Step.WAIT
+
+
+@given(LOCALS, PHASES, GENERATIONS)
+def test_whatever_it_has_an_agent_comes_to_rest_at_what_is_desired(local: Local, phase: Phase, above: int) -> None:
+    wanted = desired(phase, getattr(local, "generation", 0) + above)
+    taken: list[Step] = []
+    while (step := next_step(local, wanted)) not in (Step.WAIT, Step.CLEAR):
+        taken.append(step)
+        local = after(step, local, wanted)
+        assert len(taken) <= STEPS_MAX, taken
+    assert (step is Step.CLEAR) == (phase == "stop")
+    assert Step.START not in taken or phase == "start"
+
+
+def test_what_is_prepared_is_started_only_when_start_is_desired() -> None:
+    prepared = Prepared(1, "a", 1, reported=True)
+    assert [next_step(prepared, changed(desired("prepare"), phase=phase)) for phase in ("prepare", "start")] == [
+        Step.WAIT,
+        Step.START,
+    ]
+
+
+@given(LOCALS)
+def test_a_beat_says_running_only_of_what_runs(local: Local) -> None:
+    beat = beat_of("job-1", local)
+    assert (beat is not None and beat.state == "running") == isinstance(local, Running)
+
+
+def after(step: Step, local: Local, wanted: DesiredLease) -> Local:
+    """What a step makes of the local state when all goes well."""
+    generation = getattr(local, "generation", wanted.generation)
+    match step:
+        case Step.PREPARE:
+            return Prepared(wanted.generation, "127.0.0.1", 29500)
+        case Step.REPORT_PREPARED:
+            return Prepared(generation, "127.0.0.1", 29500, reported=True)
+        case Step.START:
+            return Running(generation)
+        case Step.REPORT_STARTED:
+            return Running(generation, reported=True)
+        case Step.CANCEL | Step.END:
+            return Finished(generation)
+        case Step.REPORT_GONE:
+            return Finished(wanted.generation)
+        case Step.REPORT_FINISHED:
+            return Finished(generation, reported=True)
+        case _:
+            return Nothing()

@@ -1,0 +1,135 @@
+"""What holds in every market, whatever happens in it and in whatever order."""
+
+import re
+from dataclasses import replace
+from random import Random
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.unit.matcher.auditor import lowest_price_microusd
+from tests.unit.matcher.builders import (
+    Market,
+    alive,
+)
+from tests.unit.matcher.stories import Asked, Telling, asked, stories, supplies, told
+from volt.contracts.bids import BidAccepted
+from volt.contracts.jobs import Level
+from volt.contracts.log import Entry
+from volt.contracts.market import Alternative, MarketCleared
+from volt.contracts.messages import MESSAGE_BYTES_MAX, Event, encode
+from volt_matcher.clear import clear
+from volt_matcher.domain import evolve
+from volt_matcher.feasible import Request
+from volt_matcher.place import Placement, fit
+from volt_matcher.state import State, first_request
+
+
+def folded(entries: list[Entry]) -> State:
+    state = State()
+    for entry in entries:
+        evolve(state, entry)
+    return state
+
+
+relaxed = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@given(stories)
+@relaxed
+def test_every_gang_is_whole_rightly_priced_together_and_of_gpus_that_nobody_holds(telling: Telling) -> None:
+    story = told(telling)
+    held = {uuid for _, _, gpus in story.auditor.held.values() for uuid in gpus}
+    assert story.state.leased == held
+    assert set(story.state.leases) == set(story.auditor.held)
+
+
+@given(stories)
+@relaxed
+def test_the_log_alone_replays_every_pass_byte_for_byte(telling: Telling) -> None:
+    story = told(telling)
+    for entry in story.entries:
+        if isinstance(entry.event, MarketCleared):
+            state = folded(story.entries[: entry.event.through_seq])
+            again = clear(state, entry.event.at_ms)
+            assert again is not None
+            assert encode(again) == encode(entry.event)
+
+
+@given(stories)
+@relaxed
+def test_a_market_always_comes_to_rest_and_stays_there(telling: Telling) -> None:
+    story = told(telling)
+    story.arrive()
+    bound = 2 * len(story.state.open) + 2
+    said = [story.run() for _ in range(bound)]
+    assert said[-1] is None
+    assert all(len(encode(one)) <= MESSAGE_BYTES_MAX for one in said if one is not None)
+    assert set(story.state.reasons) == story.state.open
+
+
+@given(stories)
+@relaxed
+def test_a_job_that_waits_at_rest_does_not_fit(telling: Telling) -> None:
+    story = told(telling)
+    story.arrive()
+    story.settle()
+    for name in story.state.open - set(story.auditor.gangs):
+        request = first_request(story.auditor.specs[name], story.auditor.caps[name])
+        assert not isinstance(fit(story.state.nodes.values(), request), Placement)
+
+
+@given(supplies, asked)
+@relaxed
+def test_a_job_fits_exactly_when_some_set_of_nodes_does_and_pays_the_lowest_price(
+    bids: tuple[BidAccepted, ...], job: Asked
+) -> None:
+    what, cap_microusd = job
+    market = Market(*bids, *(alive(one.node) for one in bids))
+    market.job("j", what, cap_microusd)
+    gang = market.gangs().get("j")
+    price_microusd = gang.price_microusd_per_gpu_hour if gang else None
+    assert price_microusd == lowest_price_microusd(list(bids), what, cap_microusd)
+
+
+@given(supplies, st.lists(asked, min_size=1, max_size=4), st.randoms(use_true_random=False))
+@relaxed
+def test_the_order_of_bids_does_not_matter(bids: tuple[BidAccepted, ...], queue: list[Asked], chance: Random) -> None:
+    events: list[Event] = [*bids, *(alive(one.node) for one in bids)]
+    plans = []
+    for _ in range(2):
+        market = Market(*events)
+        for number, (what, cap_microusd) in enumerate(queue):
+            market.job(f"j{number}", what, cap_microusd)
+        plans.append([encode(one) for one in market.settle()])
+        chance.shuffle(events)
+    assert plans[0] == plans[1]
+
+
+@given(supplies, st.lists(asked, min_size=1, max_size=4))
+@relaxed
+def test_what_is_offered_instead_clears_as_said(bids: tuple[BidAccepted, ...], queue: list[Asked]) -> None:
+    market = Market(*bids, *(alive(one.node) for one in bids))
+    for number, (what, cap_microusd) in enumerate(queue):
+        market.job(f"j{number}", what, cap_microusd)
+    for name, waiting in market.waiting().items():
+        for one in waiting.alternatives:
+            request = changed(first_request(*queue[int(name[1:])]), one)
+            placed = fit(market.state.nodes.values(), request)
+            assert isinstance(placed, Placement), one
+            assert placed.price_microusd_per_gpu_hour == one.price_microusd_per_gpu_hour
+            assert request.nodes * request.gpus_per_node == one.gpus
+
+
+def changed(request: Request, alternative: Alternative) -> Request:
+    """What a person would ask for who follows the advice."""
+    if alternative.change.startswith("a cap of"):
+        return replace(request, cap_microusd_per_gpu_hour=alternative.price_microusd_per_gpu_hour)
+    if alternative.change.startswith("another region"):
+        return replace(request, regions=frozenset(), regions_denied=frozenset())
+    if found := re.fullmatch(r"nodes (anywhere|in one (site|region)) instead of in one \w+", alternative.change):
+        levels: dict[str | None, Level] = {"site": "site", "region": "region", None: "any"}
+        return replace(request, interconnect=levels[found[2]])
+    found = re.fullmatch(r"(\d+) nodes? with (\d+) GPUs?( each)?", alternative.change)
+    assert found, alternative.change
+    return replace(request, nodes=int(found[1]), gpus_per_node=int(found[2]))
