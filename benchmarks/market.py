@@ -4,7 +4,7 @@ import asyncio
 import secrets
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,8 +18,9 @@ from volt.contracts.messages import Event, encode
 from volt.contracts.nodes import NodeAlive
 from volt.contracts.streams import LOG
 from volt.contracts.subjects import command_job
-from volt.embedded import ControlPlane
+from volt.embedded import SERVICES, ControlPlane, Limits
 from volt.embedded.accounts import new_api_key, open_account
+from volt.embedded.service import DEFAULT_LIMITS
 from volt.runtime.log import Log, Unreadable
 from volt.runtime.nats import NatsBus
 
@@ -86,22 +87,31 @@ class Market:
     observer: Observer
     nodes: list[Node]
     buyer: str
-    nats_url: str
+    control_plane: ControlPlane
 
-    async def request(self, command: tuple[str, ...], *, nodes: int = 2, gpus: int = 1) -> tuple[str, int]:
-        """Publishes a request for one GPU and one process a node; returns the job and the instant, in nanoseconds."""
+    def draft(self, command: tuple[str, ...]) -> tuple[str, RequestJob]:
+        """A request for one GPU and one process on each of two nodes, and the job that it will be."""
         request = RequestJob(
             account=self.buyer,
             request_id=f"bench-{secrets.token_hex(6)}",
             gpu="h100-80gb",
-            count=nodes * gpus,
-            nodes=nodes,
+            count=2,
+            nodes=2,
             workload=Workload(kind="ddp", command=command, processes_per_node=1),
             max_price_microusd_per_gpu_hour=2_500_000,
         )
+        return job_id(self.buyer, request.request_id), request
+
+    async def send(self, request: RequestJob) -> int:
+        """Publishes a request and returns the instant before, in nanoseconds."""
         requested_ns = time.monotonic_ns()
         await self.bus.publish(command_job(self.buyer), encode(request), message_id=request.request_id)
-        return job_id(self.buyer, request.request_id), requested_ns
+        return requested_ns
+
+    async def request(self, command: tuple[str, ...]) -> tuple[str, int]:
+        """Drafts and sends: the job, and the instant in nanoseconds."""
+        job, request = self.draft(command)
+        return job, await self.send(request)
 
     async def release(self, job: str) -> None:
         command = ReleaseJob(account=self.buyer, request_id=f"release-{job}", job=job)
@@ -109,11 +119,15 @@ class Market:
 
 
 @asynccontextmanager
-async def market(sites: tuple[Site, ...]) -> AsyncIterator[Market]:
+async def market(
+    sites: tuple[Site, ...],
+    services: Mapping[str, Sequence[str]] = SERVICES,
+    limits: Limits = DEFAULT_LIMITS,
+) -> AsyncIterator[Market]:
     """Starts everything, yields when each node is alive and offered, and leaves nothing behind."""
     with tempfile.TemporaryDirectory(prefix="volt-bench-") as name:
         folder = Path(name)
-        async with ControlPlane(folder / "control", "embedded") as control_plane:
+        async with ControlPlane(folder / "control", "embedded", services=services, limits=limits) as control_plane:
             bus = await NatsBus.connect(control_plane.nats_url, "benchmark")
             accounts = {operator: operator for operator in {site.operator for site in sites}}
             await asyncio.gather(*(open_account(bus, one, new_api_key()) for one in ("buyer", *accounts)))
@@ -122,7 +136,7 @@ async def market(sites: tuple[Site, ...]) -> AsyncIterator[Market]:
             watching = asyncio.create_task(observer.watch(bus))
             try:
                 await _all_alive(observer, len(nodes))
-                yield Market(bus, observer, nodes, "buyer", control_plane.nats_url)
+                yield Market(bus, observer, nodes, "buyer", control_plane)
             finally:
                 watching.cancel()
                 await asyncio.gather(*(node.child.stop() for node in nodes))

@@ -12,8 +12,8 @@ import structlog
 from volt.contracts.bids import Gpu
 from volt.contracts.errors import VoltError
 from volt.runtime import telemetry
-from volt.runtime.host import say_ready
 from volt.runtime.nats import NatsBus
+from volt.runtime.readiness import say_ready
 from volt.runtime.settings import from_environment
 from volt_agent.gpus import find_gpus
 from volt_agent.handlers import Agent

@@ -13,7 +13,7 @@ import msgspec
 import structlog
 
 from volt.contracts.errors import BusUnavailable
-from volt.contracts.messages import Decoder, Value, encode
+from volt.contracts.messages import Decoder, encode
 from volt.contracts.nodes import Heartbeat, LeaseBeat
 from volt.contracts.streams import HEARTBEATS
 from volt.contracts.subjects import heartbeats
@@ -38,7 +38,7 @@ class BeatSettings(BusSettings, frozen=True, kw_only=True):
     incarnation: str
 
 
-class Status(Value, frozen=True, kw_only=True):
+class Status(msgspec.Struct, frozen=True, kw_only=True):
     """A line from the agent: what it has now. `change` counts changes; an equal one is only a tick."""
 
     change: int
@@ -46,7 +46,7 @@ class Status(Value, frozen=True, kw_only=True):
     leaving: bool = False
 
 
-class Acknowledged(Value, frozen=True, kw_only=True):
+class Acknowledged(msgspec.Struct, frozen=True, kw_only=True):
     """A line to the agent: the beat of this change, sent at this boot-time instant, is stored."""
 
     change: int

@@ -25,7 +25,6 @@ from volt.contracts.nodes import (
 )
 from volt.contracts.subjects import command_report
 from volt.runtime.ports import Bus
-from volt_agent.beat import boot_ms
 from volt_agent.domain import Finished, Local, Nothing, Prepared, Running, Step, next_step
 from volt_agent.heart import Heart
 from volt_agent.launch import process_environment
@@ -151,27 +150,35 @@ class Keeper:
     async def _start(self) -> None:
         desired = self.desired
         output = Output(self._node.bus, self._node.id, desired)
-        deadline_ms = boot_ms() + self._node.settings.timing.fence_after_ms
+        deadline_ms = self._node.heart.acknowledged_ms + self._node.settings.timing.fence_after_ms
         try:
-            workload = await self._node.runtime.start(
+            workload = self._workload = await self._node.runtime.start(
                 desired.lease, desired.generation, self._launches(desired), deadline_ms, output.take
             )
-            self._workload = workload
+        except WorkloadError as error:
+            self._become(Finished(desired.generation, failure=str(error), failed_start=True))
+            return
+        ending = asyncio.create_task(self._publish_to_the_end(workload, output))
+        try:
             await workload.started()
         except WorkloadError as error:
-            await self.abandon()
+            await ending
             self._become(Finished(desired.generation, failure=str(error), failed_start=True))
             return
         self._become(Running(desired.generation))
-        self._watch = asyncio.create_task(self._watch_over(workload, output, desired.generation))
+        self._watch = asyncio.create_task(self._watch_over(ending, desired.generation))
 
-    async def _watch_over(self, workload: Workload, output: Output, generation: int) -> None:
+    async def _publish_to_the_end(self, workload: Workload, output: Output) -> tuple[RankExit, ...]:
+        """Publishes the output to its last line, and only then tells how the processes ended."""
         publishing = asyncio.create_task(output.publish())
         exits = await workload.ended()
         await output.end()
         await publishing
         self._workload = None
-        self._become(Finished(generation, tuple(_exit(one) for one in exits)))
+        return exits
+
+    async def _watch_over(self, ending: asyncio.Task[tuple[RankExit, ...]], generation: int) -> None:
+        self._become(Finished(generation, tuple(_exit(one) for one in await ending)))
 
     async def _report_started(self) -> None:
         local = self.local

@@ -131,6 +131,7 @@ class Agent:
 
 async def _within(farewell: Coroutine[None, None, object]) -> None:
     try:
-        await asyncio.wait_for(farewell, FAREWELL_SECONDS_MAX)
+        async with asyncio.timeout(FAREWELL_SECONDS_MAX):
+            await farewell
     except (TimeoutError, BusUnavailable) as error:
         _log.warning("farewell_cut_short", error=repr(error))

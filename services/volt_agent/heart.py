@@ -33,6 +33,8 @@ class Heart:
         self._settings, self._node, self._incarnation = settings, node, incarnation
         self._on_acknowledged = on_acknowledged
         self._status = Status(change=1)
+        self.acknowledged_ms = 0
+        """When the last beat that is stored was sent, on the boot-time clock; 0 before the first."""
         self._acknowledged_change = 0
         self._heard = asyncio.Condition()
         self._process: asyncio.subprocess.Process | None = None
@@ -83,6 +85,7 @@ class Heart:
         assert process.stdout is not None
         async for line in process.stdout:
             acknowledged = msgspec.json.decode(line, type=Acknowledged)
+            self.acknowledged_ms = acknowledged.sent_ms
             self._on_acknowledged(acknowledged.sent_ms)
             async with self._heard:
                 self._acknowledged_change = acknowledged.change

@@ -93,7 +93,7 @@ def _made_ready(running: Running, number: int, at_ms: int) -> Running:
         return running
     forming = running.forming.get(number, Forming())
     members = forming.started if running.terms.is_gang else forming.members
-    party = frozenset(one for one in members if one in running.leases and running.leases[one].lost_ms == NEVER_MS)
+    party = members.intersection(running.leases)
     first_ms = min([at_ms, *(ready.ready_ms for ready in running.ready.values())])
     return replace(
         running,

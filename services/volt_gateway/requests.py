@@ -69,7 +69,7 @@ def job_command(account: str, request: str, body: JobRequest) -> RequestJob:
             min_memory_mib=body.constraints.min_memory_mib,
         ),
         max_price_microusd_per_gpu_hour=_parsed(
-            parse_usd, body.max_price_usd_per_gpu_hour, "max_price_usd_per_gpu_hour", "invalid_amount"
+            _parse_price_microusd, body.max_price_usd_per_gpu_hour, "max_price_usd_per_gpu_hour", "invalid_amount"
         ),
         max_duration_seconds=_parsed(parse_duration_seconds, body.max_duration, "max_duration", "invalid_duration"),
     )
@@ -106,6 +106,14 @@ def read_model(text: str) -> str:
 
 def _invalid_parameter(name: str, text: str, message: str, choices: tuple[str, ...] = ()) -> Reason:
     return Reason(code="invalid_parameter", message=message, field=name, seen=_shortened(text), choices=choices)
+
+
+def _parse_price_microusd(text: str) -> int:
+    """Raises ValueError, here and not at intake, so that it speaks of dollars and of the field as it was written."""
+    price_microusd = parse_usd(text)
+    if price_microusd <= 0:
+        raise ValueError(f"{text!r} is not above zero; leave it out, or write null, for no cap")
+    return price_microusd
 
 
 def _parsed(parse: Callable[[str], T], text: str | None, field: str, code: str) -> T | None:

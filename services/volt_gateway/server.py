@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import signal
 import socket
 from collections.abc import AsyncIterator, Coroutine, Iterator
@@ -11,8 +12,8 @@ import uvicorn
 from redis.asyncio import Redis
 
 from volt.runtime import telemetry
-from volt.runtime.host import say_ready
 from volt.runtime.nats import NatsBus, SystemClock, ensure_streams
+from volt.runtime.readiness import say_ready
 from volt.runtime.views import views_at
 from volt_gateway.api import make_app
 from volt_gateway.effects import Projector
@@ -21,7 +22,6 @@ from volt_gateway.gateway import Gateway
 from volt_gateway.settings import Settings
 from volt_gateway.views import ViewStore
 
-HOST = "127.0.0.1"
 REDIS_CONNECTIONS_MAX = 64
 CONNECTIONS_MAX = 1_024
 BACKLOG_MAX = 256
@@ -38,7 +38,7 @@ async def serve(settings: Settings) -> None:
     port is taken. Any failure ends the process: its supervisor starts it afresh, and it goes on where the views are.
     """
     telemetry.set_up("gateway")
-    with _listening(settings.gateway_port) as listener:
+    with _listening(settings.gateway_host, settings.gateway_port) as listener:
         async with _connected(settings) as (bus, redis):
             # Until here a signal ends the process at once: there is nothing to end in order.
             stop = _stop_signal()
@@ -50,9 +50,11 @@ async def serve(settings: Settings) -> None:
                 projecting = tasks.create_task(projector.run())
                 serving = tasks.create_task(server.serve([listener]))
                 await _either(stop.wait(), _ready(projector, server))
+                # What was loaded stays: collections pass it over, and the end of the process does not take it apart.
+                gc.freeze()
                 if not stop.is_set():
                     say_ready(settings.ready_fd)
-                    _log.info("ready", url=f"http://{HOST}:{listener.getsockname()[1]}")
+                    _log.info("ready", url=f"http://{settings.gateway_host}:{listener.getsockname()[1]}")
                 await stop.wait()
                 _log.info("stopping")
                 gateway.stop()
@@ -95,14 +97,14 @@ class _Server(uvicorn.Server):
 
 
 @contextlib.contextmanager
-def _listening(port: int) -> Iterator[socket.socket]:
+def _listening(host: str, port: int) -> Iterator[socket.socket]:
     # The protocol is named, or asyncio would not see that the connections are TCP, and leave Nagle's delay on.
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if hasattr(socket, "TCP_USER_TIMEOUT"):
             # A client that takes nothing any more is given up by the kernel, with all that was to be sent to it.
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STALLED_CLIENT_MS_MAX)
-        listener.bind((HOST, port))
+        listener.bind((host, port))
         listener.listen(BACKLOG_MAX)
         yield listener
 

@@ -60,13 +60,13 @@ def _told(event: Event) -> Iterator[Told]:
 def _granted(gang: Gang) -> str:
     gpus = sum(len(grant.gpus) for grant in gang.grants)
     nodes = ", ".join(grant.node for grant in gang.grants)
-    return f"granted {gpus} GPUs on {nodes} at ${_usd(gang.price_microusd_per_gpu_hour)} per GPU-hour"
+    return f"granted {_counted(gpus, 'GPU')} on {nodes} at ${_usd(gang.price_microusd_per_gpu_hour)} per GPU-hour"
 
 
 def _of_request(event: jobs.JobEvent) -> str:
     match event:
         case jobs.JobAdmitted(spec=spec):
-            return f"admitted: {spec.gpus} x {' or '.join(spec.models)} on {spec.nodes} nodes"
+            return f"admitted: {spec.gpus} x {' or '.join(spec.models)} on {_counted(spec.nodes, 'node')}"
         case jobs.JobRejected(reason=reason):
             return f"refused: {reason.message}"
         case jobs.JobReleaseAccepted():
@@ -87,12 +87,12 @@ def _of_cluster(event: clusters.ClusterEvent) -> Told:
 def _cluster_words(event: clusters.ClusterEvent) -> str:
     match event:
         case clusters.ClusterForming(members=members, replaces=replaces):
-            kept = f"forming with {len(members)} nodes"
+            kept = f"forming with {_counted(len(members), 'node')}"
             return f"{kept}, replacing {', '.join(replaces)}" if replaces else kept
         case clusters.MembersWanted(wanted=wanted):
             return f"wants nodes for ranks {', '.join(str(one.rank) for one in wanted)}"
         case clusters.ClusterStarting(manifest=manifest):
-            return f"starting {manifest.world_size} processes"
+            return f"starting {_counted(manifest.world_size, 'process', 'es')}"
         case clusters.ClusterReady():
             return "ready; it is billed from here"
         case clusters.GenerationEnded():
@@ -151,6 +151,10 @@ def _exit(one: clusters.Exit) -> str:
     else:
         how = "code unknown" if one.code is None else f"code {one.code}"
     return f"process {one.local_rank} {how}" + (", out of memory" if one.out_of_memory else "")
+
+
+def _counted(number: int, noun: str, plural: str = "s") -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}{plural}"
 
 
 def _charged(event: ledger.LedgerEvent, job: str) -> int:

@@ -67,7 +67,7 @@ class Cover:
     recorded: dict[Tenure, int] = field(default_factory=dict)
     """Up to where a lease's cover is recorded, if that is beyond the watermark."""
     broken: list[Chain] = field(default_factory=list)
-    """Chains that have ended and reach beyond the watermark, in their order."""
+    """Chains that have ended since, or reach beyond the watermark."""
     holders: dict[str, NodeKey] = field(default_factory=dict)
     """The node of each lease of an open job: only its beats count."""
     open: dict[str, Open] = field(default_factory=dict)
@@ -112,8 +112,7 @@ class Cover:
     def break_chains(self, key: NodeKey, before: Sight, running: Mapping[Tenure, int]) -> None:
         """Keeps what the node's last beat ended: the chains that do not go on in its new one's."""
         for tenure, from_ms in before.running.items():
-            ends_here = running.get(tenure) != from_ms and before.at_ms > self._recorded_to(tenure)
-            if ends_here and self.holders.get(tenure[0]) == key:
+            if running.get(tenure) != from_ms and self.holders.get(tenure[0]) == key:
                 self.broken.append(Chain(from_ms, *tenure, before.at_ms))
 
     def finding(self, through_ms: int, sights: Mapping[NodeKey, Sight]) -> Finding | None:

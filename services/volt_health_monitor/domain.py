@@ -129,7 +129,6 @@ def observe_time(state: State, at_ms: int) -> None:
 def lose_sight(state: State) -> None:
     """The bus was away: nobody is judged until a probe has been read back, and then silence counts afresh."""
     state.beats.probe_receipt_ms = None
-    _forget_silences(state)
 
 
 def read_from_ms(state: State) -> int:
@@ -191,10 +190,6 @@ def _judge(state: State, key: NodeKey) -> None:
 def _count_afresh(state: State, receipt_ms: int) -> None:
     living = (key for key, node in state.nodes.items() if isinstance(node, Alive | Unknown))
     state.beats.receipts = dict.fromkeys((*living, *state.beats.receipts), receipt_ms)
-    _forget_silences(state)
-
-
-def _forget_silences(state: State) -> None:
     silent, state.beats.silences = state.beats.silences, {}
     for key in silent:
         _judge(state, key)

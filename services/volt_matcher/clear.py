@@ -112,8 +112,7 @@ def _reasons(state: State, book: Book, granted: _Granted) -> Iterator[Waiting]:
 
 
 def _news(state: State, book: Book, everything: Book, granted: _Granted) -> Iterator[tuple[Opening, Shortfall, Reason]]:
-    """The jobs whose reason is another than they were told. A gang makes out of date what its job was told."""
-    told = state.reasons | dict.fromkeys((gang.job for gang in granted.gangs), None)
+    """The jobs whose reason is another than they were told."""
     seen = set[str]()
     for opening in granted.unplaced:
         if opening.job in seen:
@@ -122,7 +121,7 @@ def _news(state: State, book: Book, everything: Book, granted: _Granted) -> Iter
         short = _shortfall(book.fit(opening.request))
         is_infeasible = short.binding == TOO_LARGE or isinstance(everything.fit(opening.request), Shortfall)
         reason = Reason(short.binding, is_infeasible)
-        if reason != told.get(opening.job):
+        if reason != state.reasons.get(opening.job):
             yield opening, short, reason
 
 

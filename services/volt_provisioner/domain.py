@@ -159,7 +159,8 @@ def _put(state: State, seq: int, job: JobId, cluster: Cluster) -> None:
     after = orders(cluster)
     state.clusters[job] = cluster
     for lease in {**before, **after}:
-        _follow(state, seq, job, before.get(lease), after.get(lease))
+        if before.get(lease) != after.get(lease):
+            _follow(state, seq, job, before.get(lease), after.get(lease))
     _schedule(state, job, cluster)
 
 

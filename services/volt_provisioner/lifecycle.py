@@ -26,7 +26,7 @@ from volt.contracts.clusters import (
 from volt.contracts.ids import LeaseId
 from volt.contracts.timing import Timing
 from volt_provisioner.causes import is_restart, loss_sentence, restart_cause, succeeded, verdict_of
-from volt_provisioner.crew import Crew, Prepared, Preparing, Seat, Setback, Sought, Vacant
+from volt_provisioner.crew import Crew, Offered, Prepared, Preparing, Seat, Setback, Sought, Vacant
 from volt_provisioner.states import (
     Absent,
     Cleared,
@@ -40,6 +40,8 @@ from volt_provisioner.states import (
     Running,
     Starting,
     Stopping,
+    are_prepared,
+    is_preparing,
     members_of,
 )
 
@@ -79,12 +81,14 @@ def _opened(cluster: Open, event: ClusterEvent, timing: Timing) -> Cluster | Non
             after = _granted(cluster, event)
         case Forming():
             after = _forming(cluster, event)
+        case Stopping():
+            after = _stopping(cluster, event)
+        case Starting() | Running() if event.generation != cluster.generation:
+            after = None
         case Starting():
             after = _starting(cluster, event, timing)
         case Running():
             after = _running(cluster, event, timing)
-        case Stopping():
-            after = _stopping(cluster, event)
     verdict = verdict_of(after) if after else None
     return Ending(after, verdict, is_gang_void=False) if after and verdict else after
 
@@ -104,18 +108,18 @@ def _forming(cluster: Forming, event: ClusterEvent) -> Forming | Starting | None
             return replace(cluster, unended=cluster.unended - {lease}) if lease in cluster.unended else None
         case _ if event.generation != cluster.generation:
             return None
-        case MembersWanted(wanted=wanted):
+        case MembersWanted(wanted=wanted) if all(isinstance(cluster.seats.get(one.rank), Vacant) for one in wanted):
             sought = {one.rank: Sought(one.attempt) for one in wanted}
             attempts = max(one.attempt for one in wanted)
             return _seated(replace(cluster, life=replace(cluster.life, attempts=attempts)), sought)
-        case MemberJoined(member=member, prepare_by_ms=by_ms):
+        case MemberJoined(member=member, prepare_by_ms=by_ms) if isinstance(cluster.seats.get(member.rank), Offered):
             return _seated(cluster, {member.rank: Preparing(member, by_ms)})
-        case MemberPrepared(lease=lease, address=address, port=port):
+        case MemberPrepared(lease=lease, address=address, port=port) if is_preparing(cluster, lease):
             member = members_of(cluster)[lease]
             return _seated(cluster, {member.rank: Prepared(member, address, port)})
         case MemberLost():
             return _vacated(cluster, event)
-        case ClusterStarting(manifest=manifest, start_by_ms=by_ms):
+        case ClusterStarting(manifest=manifest, start_by_ms=by_ms) if are_prepared(cluster):
             return Starting(cluster.life, cluster.generation, manifest, by_ms, Crew(members_of(cluster)))
         case _:
             return None
@@ -147,7 +151,7 @@ def _stopping(cluster: Stopping, event: ClusterEvent) -> Stopping | Forming | No
         case ClusterForming() if event.generation == cluster.generation + 1:
             return _formed_again(cluster, event)
         case _:
-            return _crewed(cluster, event)
+            return _crewed(cluster, event) if event.generation == cluster.generation else None
 
 
 C = TypeVar("C", Starting, Running, Stopping)

@@ -11,9 +11,7 @@ from volt.contracts.clusters import (
     MemberPrepared,
     MemberStarted,
 )
-from volt.contracts.ids import LeaseId
 from volt.contracts.nodes import Report, ReportCleared, ReportEnded, ReportFailed, ReportPrepared, ReportStarted
-from volt_provisioner.crew import Preparing
 from volt_provisioner.events import head_of, lost
 from volt_provisioner.states import (
     Absent,
@@ -27,6 +25,7 @@ from volt_provisioner.states import (
     Running,
     Starting,
     Stopping,
+    is_preparing,
     job_of,
     left_of,
     members_of,
@@ -79,16 +78,12 @@ def _formed(cluster: Forming, report: Report, at_ms: int) -> ClusterEvent | None
     if report.generation != cluster.generation:
         return None
     match report:
-        case ReportPrepared(address=address, port=port) if _is_preparing(cluster, lease):
+        case ReportPrepared(address=address, port=port) if is_preparing(cluster, lease):
             return MemberPrepared(**head, lease=lease, address=address, port=port)
         case ReportFailed(stage="prepare"):
             return lost(cluster, lease, "prepare_failed", at_ms)
         case _:
             return None
-
-
-def _is_preparing(cluster: Forming, lease: LeaseId) -> bool:
-    return any(isinstance(seat, Preparing) and seat.member.lease == lease for seat in cluster.seats.values())
 
 
 def _crewed(cluster: Starting | Running | Stopping, report: Report, at_ms: int) -> ClusterEvent | None:

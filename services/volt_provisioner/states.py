@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from volt.contracts.clusters import Manifest, Member, ReleaseReason
 from volt.contracts.ids import AccountId, JobId, LeaseId, NodeId
 from volt.contracts.jobs import JobSpec
-from volt_provisioner.crew import Crew, Seat, Setback, Sought, Vacant
+from volt_provisioner.crew import Crew, Prepared, Preparing, Seat, Setback, Sought, Vacant
 
 FAILED_NODES_MAX = 1_024
 """How many of the nodes that failed a job are kept away from it, the last ones; it bounds `MembersWanted`."""
@@ -171,6 +171,16 @@ def members_of(cluster: Open) -> dict[LeaseId, Member]:
             return {seat.member.lease: seat.member for seat in seats.values() if not isinstance(seat, Vacant | Sought)}
         case Starting(crew=crew) | Running(crew=crew) | Stopping(crew=crew):
             return dict(crew.members)
+
+
+def is_preparing(cluster: Forming, lease: LeaseId) -> bool:
+    """Whether the lease is of a member that was told to prepare and has not said that it is done."""
+    return any(isinstance(seat, Preparing) and seat.member.lease == lease for seat in cluster.seats.values())
+
+
+def are_prepared(cluster: Forming) -> bool:
+    """Whether every rank has a member that can start."""
+    return all(isinstance(seat, Prepared) for seat in cluster.seats.values())
 
 
 def left_of(cluster: Open | Ending | Released) -> Mapping[LeaseId, Left]:

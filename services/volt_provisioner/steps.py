@@ -25,6 +25,7 @@ from volt_provisioner.states import (
     Starting,
     Stopping,
     Verdict,
+    are_prepared,
 )
 
 AT_ONCE_MS = 0
@@ -88,11 +89,11 @@ def _forming_at_once(cluster: Forming, timing: Timing) -> Make | None:
         return partial(events.lost, cluster, cluster.life.doomed[0], "node_lost")
     if any(isinstance(seat, Vacant) for seat in seats):
         return partial(events.wanted, cluster)
-    prepared = [seat for seat in seats if isinstance(seat, Prepared)]
-    gone = next((seat.member.lease for seat in prepared if seat.member.lease in cluster.unended), None)
+    prepared = [seat.member.lease for seat in seats if isinstance(seat, Prepared)]
+    gone = next((lease for lease in prepared if lease in cluster.unended), None)
     if gone is not None:
         return partial(events.ended_unseen, cluster, gone)
-    return partial(events.starting, cluster, timing) if len(prepared) == len(seats) else None
+    return partial(events.starting, cluster, timing) if are_prepared(cluster) else None
 
 
 def _crew_at_once(cluster: Starting | Running) -> Make | None:

@@ -100,8 +100,8 @@ class World:
     async def until(self, condition: Callable[[Health], bool]) -> None:
         """Asks for its health until it is so."""
         async with asyncio.timeout(SECONDS_MAX):
-            while not await self._healthy(condition):
-                await asyncio.sleep(POLL_SECONDS)  # another process is waited for
+            while not await self._healthy(condition):  # noqa: ASYNC110  # it is another process that is waited for
+                await asyncio.sleep(POLL_SECONDS)
 
     async def write(self, node: str, text: str, *, last: bool = False) -> None:
         line = LogLine(generation=1, rank=0, stream="stdout", text=text)

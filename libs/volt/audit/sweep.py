@@ -111,7 +111,7 @@ class _Told:
                 self.started[number].add(lease)
             case ClusterReady(generation=number, at_ms=at_ms) if not self.is_over and number not in self.ready_ms:
                 present = self.started[number] if self.story.is_gang else self.joined[number]
-                self.counted[number] = {one for one in present & self.story.leases.keys() if one not in self.lost_ms}
+                self.counted[number] = present & self.story.leases.keys()
                 self.ready_ms[number] = at_ms
             case MemberEnded(generation=number, lease=lease, exits=exits, at_ms=at_ms):
                 if exits and not any(one.code != 0 for one in exits):

@@ -15,10 +15,11 @@ from nats.js.api import ConsumerConfig, DeliverPolicy
 
 from volt.contracts.errors import BusUnavailable
 from volt.contracts.streams import COMMANDS
+from volt.runtime.connection import EXIT_BUS_CLOSED, PING_SECONDS, RECONNECT_WAIT_SECONDS
 from volt.runtime.dead_letters import Delivery, bury
 from volt.runtime.engine import Engine, Outcome, Verdict
-from volt.runtime.nats import EXIT_BUS_CLOSED, PING_SECONDS, RECONNECT_WAIT_SECONDS, parse_place
 from volt.runtime.ports import Bus
+from volt.runtime.reader import parse_place
 from volt.runtime.telemetry import consuming
 
 DELIVERIES_MAX = 12

@@ -1,7 +1,6 @@
 """One service as one process: connect, recover from the log, then answer and act until told to stop."""
 
 import asyncio
-import os
 import signal
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -15,6 +14,7 @@ from volt.runtime import telemetry
 from volt.runtime.broker import make_broker
 from volt.runtime.engine import Definition, Engine
 from volt.runtime.nats import NatsBus, SystemClock, ensure_streams
+from volt.runtime.readiness import say_ready
 from volt.runtime.settings import BusSettings
 
 S = TypeVar("S")
@@ -53,13 +53,6 @@ async def serve(
         _log.info("stopping")
         for task in running:
             task.cancel()
-
-
-def say_ready(ready_fd: int | None) -> None:
-    """Tells whoever started this process that it can be used."""
-    if ready_fd is not None:
-        os.write(ready_fd, b"ready\n")
-        os.close(ready_fd)
 
 
 @asynccontextmanager

@@ -158,8 +158,7 @@ async def test_a_workload_runs_as_long_as_it_is_extended(node: Node) -> None:
 
 
 async def test_stop_lets_the_processes_finish_within_their_grace(node: Node) -> None:
-    waiting = "echo ready; while :; do sleep 0.02; done"
-    workload = await node.start(f"trap 'exit 5' TERM; {waiting}", f"trap '' TERM; {waiting}")
+    workload = await node.start("trap 'exit 5' TERM; sleep 60 & echo ready; wait", "trap '' TERM; echo ready; sleep 60")
     await asyncio.gather(node.heard[0].wait(), node.heard[1].wait())
     workload.stop(300)
     polite, stubborn = await workload.ended()

@@ -93,7 +93,7 @@ def test_an_extension_that_a_stopped_shim_reads_late_is_not_counted_from_then(st
 
 def test_stop_gives_the_workload_its_grace(start: Start) -> None:
     one = start()
-    order(one, ["sh", "-c", "trap 'echo saved; exit 5' TERM; echo ready; while :; do sleep 0.02; done"])
+    order(one, ["sh", "-c", "trap 'echo saved; exit 5' TERM; sleep 60 & echo ready; wait"])
     wait_lines(one, "ready")
     tell(one, {"signal": "TERM", "grace_ms": LONG_MS})
     *lines, end = read_all(one)
@@ -103,7 +103,7 @@ def test_stop_gives_the_workload_its_grace(start: Start) -> None:
 
 def test_stop_kills_after_the_grace(start: Start) -> None:
     one = start()
-    order(one, ["sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.02; done"])
+    order(one, ["sh", "-c", "trap '' TERM; echo ready; sleep 60"])
     wait_lines(one, "ready")
     tell(one, {"signal": "TERM", "grace_ms": 100})
     assert read_all(one)[-1] == ended(None, signal.SIGKILL, "signalled")

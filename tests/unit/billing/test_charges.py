@@ -208,6 +208,13 @@ def test_a_member_that_was_done_before_the_last_one_started_is_not_waited_for() 
     assert closed(world) == {"a": 8_000, "b": 0}
 
 
+def test_a_member_drops_out_once() -> None:
+    world = expensive("a", "b")
+    world.say(ended(1, "b", 0, at_ms=at(4_000)), ended(1, "b", 0, at_ms=at(6_000)), released(1, at_ms=at(10_000)))
+    world.say(covered(("a", 1, at(0), at(10_000)), ("b", 1, at(0), at(6_000)), complete_to_ms=at(10_000)))
+    assert closed(world) == {"a": 10_000, "b": 4_000}
+
+
 def test_exits_that_nobody_saw_or_that_failed_drop_nobody_out() -> None:
     for codes in [(), (0, 1), (None,)]:
         world = expensive("a", "b")

@@ -25,6 +25,7 @@ from tests.unit.billing.builders import (
 )
 from volt.contracts.ledger import (
     FIRST_CREDIT_MICROUSD,
+    ChargesPosted,
     FundsExhausted,
     FundsLow,
     HoldAdjusted,
@@ -214,3 +215,35 @@ def test_a_job_that_overstays_its_duration_without_money_is_exhausted_where_its_
     exhausted = said[-1]
     assert isinstance(exhausted, FundsExhausted)
     assert exhausted.exhausted_at_ms == START_MS + HOUR
+
+
+def late_loss() -> World:
+    """Two leases billed for an hour and low on money; only then the log says that one was lost half an hour ago."""
+    world = World()
+    world.say(opened(), admitted(nodes=2, cap=TIGHT))
+    world.say(gang("a", "b", price=TIGHT), *generation(1, "a", "b", ready_ms=START_MS))
+    tick(world, START_MS + 55 * MINUTE)
+    hour = (START_MS, START_MS + HOUR)
+    world.say(covered(("a", 1, *hour), ("b", 1, *hour), complete_to_ms=START_MS + HOUR))
+    assert world.held() == 20 * DOLLAR
+    world.append(lost(1, "b", at_ms=START_MS + 30 * MINUTE))
+    return world
+
+
+def test_what_goes_back_comes_first_so_that_the_hold_can_pay_the_rest() -> None:
+    world = late_loss()
+    end_ms = START_MS + 105 * MINUTE
+    world.append(release_accepted(end_ms))
+    world.say(covered(("a", 1, START_MS + HOUR, end_ms), complete_to_ms=end_ms))
+    assert isinstance(world.ledger()[-1], JobClosed)
+    earnings = [world.balance(earned(provider_of(lease))) for lease in ("a", "b")]
+    assert earnings == [70 * DOLLAR * 95 // 100, 20 * DOLLAR * 95 // 100]
+
+
+def test_a_posting_takes_back_what_turned_out_not_to_be_due() -> None:
+    world = late_loss()
+    end_ms = START_MS + 105 * MINUTE
+    said = world.say(covered(("a", 1, START_MS + HOUR, end_ms), complete_to_ms=end_ms))
+    posted = next(event for event in said if isinstance(event, ChargesPosted))
+    assert {line.lease: line.due_microusd for line in posted.lines} == {"a": 70 * DOLLAR, "b": 20 * DOLLAR}
+    assert world.held() == 10 * DOLLAR

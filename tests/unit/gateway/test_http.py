@@ -198,6 +198,8 @@ async def test_a_request_that_makes_too_large_a_message_is_413(world: World) -> 
         ({"workload": {"command": "python train.py"}}, "invalid_field", "workload.command"),
         ({"max_price_usd_per_gpu_hour": 2.5}, "invalid_field", "max_price_usd_per_gpu_hour"),
         ({"max_price_usd_per_gpu_hour": "cheap"}, "invalid_amount", "max_price_usd_per_gpu_hour"),
+        ({"max_price_usd_per_gpu_hour": "0"}, "invalid_amount", "max_price_usd_per_gpu_hour"),
+        ({"max_price_usd_per_gpu_hour": "-1"}, "invalid_amount", "max_price_usd_per_gpu_hour"),
         ({"max_price_usd_per_gpu_hour": "1e999999"}, "invalid_amount", "max_price_usd_per_gpu_hour"),
         ({"max_duration": "24"}, "invalid_duration", "max_duration"),
         ({"max_prize": "1"}, "unknown_field", "max_prize"),

@@ -131,6 +131,7 @@ def test_a_node_covers_only_the_leases_that_it_holds() -> None:
     monitor = leasing(("j1-1", "n1"), ("j1-2", "n2"))
     beats(monitor, 1_000, 1_500, node="n2")
     beats(monitor, 2_000, 2_500, node="stranger")
+    monitor.hear(beat(3, node="n2"))
 
     assert settle(monitor, 10_000) == []
 
@@ -284,6 +285,32 @@ def test_after_a_restart_a_repeated_beat_is_still_known_as_one() -> None:
 
     assert monitor.complete_to_ms() == 12_000
     assert settle(monitor, 20_000) == []
+
+
+def test_an_incarnation_that_ended_is_still_covered_after_a_restart() -> None:
+    """The log knows that another has begun since; beats from before that count."""
+    monitor = leasing()
+    monitor.probe()
+    beats(monitor, 1_000)
+    monitor.act()
+    beats(monitor, 1_500, first=2)
+    beats(monitor, 2_000, 2_500, incarnation="i2")
+    monitor.act()
+
+    monitor.restart()
+
+    assert monitor.complete_to_ms() == 0
+    assert settle(monitor, 10_000) == [span("j1-1", 1_000, 1_500), span("j1-1", 2_000, 2_500)]
+
+
+def test_what_is_recorded_is_not_kept() -> None:
+    monitor = leasing()
+    beats(monitor, 1_000, 1_500, 5_000, 5_500, 9_000)
+
+    settle(monitor, 20_000)
+
+    assert monitor.state.cover.broken == []
+    assert monitor.state.cover.recorded == {}
 
 
 def test_what_is_uncovered_below_the_watermark_is_final() -> None:

@@ -1,10 +1,13 @@
 """Who is alive, unknown or lost: what the log says of a node, and what may not make it say so."""
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.health_monitor.builders import EPOCH_MS, PROVIDER, Monitor, alive, beat, lost, unknown
+from volt.contracts.messages import Event
 from volt.contracts.nodes import NodeAlive, NodeEvent, NodeLost, NodeUnknown
 from volt.contracts.timing import EMBEDDED
 from volt_health_monitor.domain import probe_after_ms
@@ -35,8 +38,8 @@ def wait(monitor: Monitor, ms: int, *beating: str, first: int = 2) -> list[NodeE
     return [event for event in monitor.log[known:] if isinstance(event, NodeEvent)]
 
 
-def kinds(events: list[NodeEvent]) -> list[tuple[str, str]]:
-    return [(type(event).__name__, event.node) for event in events]
+def kinds(events: Sequence[Event]) -> list[tuple[str, str]]:
+    return [(type(event).__name__, event.node) for event in events if isinstance(event, NodeEvent)]
 
 
 def test_the_first_beat_makes_a_node_alive() -> None:
@@ -161,6 +164,31 @@ def test_an_older_incarnation_does_not_come_back_after_a_restart_either() -> Non
     assert monitor.act() == []
 
 
+def test_an_older_incarnation_of_which_only_the_log_knows_does_not_count_either() -> None:
+    monitor = Monitor()
+    monitor.append(alive("n1", "i1", EPOCH_MS), alive("n1", "i2", EPOCH_MS + 1_000))
+    monitor.now_ms = 60_000
+    monitor.probe()
+
+    said: list[NodeEvent] = []
+    for sequence in range(2, 40):
+        monitor.hear(beat(sequence, incarnation="i1"))
+        said += wait(monitor, 100)
+
+    assert [(type(event), event.incarnation) for event in said] == [(NodeUnknown, "i2"), (NodeLost, "i2")]
+
+
+def test_an_older_incarnation_whose_beats_are_read_again_is_not_announced_again() -> None:
+    """The newer one's beats were lost with their server; the log knows of it."""
+    monitor = Monitor()
+    monitor.append(alive("n1", "i1", EPOCH_MS), alive("n1", "i2", EPOCH_MS + 1_000))
+    monitor.hear_at(500, beat(1, incarnation="i1"))
+
+    monitor.probe()
+
+    assert monitor.act() == []
+
+
 def test_repeated_and_overtaken_beats_do_not_keep_a_node_alive() -> None:
     monitor = watching("n1")
     monitor.hear(beat(7))
@@ -256,6 +284,38 @@ def test_silence_without_probes_proves_nothing() -> None:
     monitor.now_ms = 3_600_000
 
     assert monitor.act() == []
+
+
+def test_only_a_probe_sent_after_l_of_silence_proves_the_loss() -> None:
+    """What the node sent meanwhile is stored behind a probe that was sent before."""
+    monitor = watching("n1")
+    wait(monitor, 2_400)
+    sent_ms, monitor.now_ms = monitor.now_ms, 3_000
+
+    monitor.probe_sent(sent_ms)
+
+    assert monitor.act() == []
+    monitor.probe()
+    assert kinds(monitor.act()) == [("NodeLost", "n1")]
+
+
+def test_a_probe_sent_before_half_of_l_of_silence_proves_nothing() -> None:
+    monitor = watching("n1")
+    wait(monitor, 1_200)
+    sent_ms, monitor.now_ms = monitor.now_ms, 2_000
+
+    monitor.probe_sent(sent_ms)
+
+    assert monitor.act() == []
+
+
+def test_a_lost_node_is_not_waited_for_any_more() -> None:
+    monitor = watching("n1", "n2")
+
+    wait(monitor, 3_000, "n2")
+
+    assert list(monitor.state.beats.receipts) == [NodeKey(PROVIDER, "n2")]
+    assert monitor.state.beats.silences == {}
 
 
 def test_a_beat_read_before_the_loss_is_recorded_cancels_it() -> None:

@@ -258,3 +258,15 @@ def test_a_replacement_that_waits_is_told_why_without_alternatives() -> None:
         "replacement of rank 1: none of 1 node is in fabric:eu/A, where the rest of the cluster is"
     )
     assert waiting.alternatives == ()
+
+
+def test_a_job_that_got_one_of_two_replacements_is_told_again_why_the_other_waits() -> None:
+    market = Market()
+    market.node("a1", 2)
+    market.node("a2", 2)
+    market.job("j", spec(2, 2))
+    market.settle()
+    market.add(wanted("j", (0, 1), (1, 2), excluded=("a1", "a2")), members_funded("j", 1, 2))
+    assert market.waiting()["j"].message.startswith("replacement of rank 0")
+    market.node("a3", 2)
+    assert market.waiting()["j"].message.startswith("replacement of rank 1")

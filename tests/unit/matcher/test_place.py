@@ -81,7 +81,17 @@ def test_one_gpu_goes_to_the_fullest_node_so_that_whole_nodes_stay_whole() -> No
     market = Market()
     market.node("n1", 8)
     market.node("n2", 2)
-    assert nodes_of(place(market, 1, 1)) == ["n2"]
+    market.node("b1", 1, place=B)
+    market.node("b2", 16, place=B)
+    assert nodes_of(place(market, 1, 1)) == ["b1"]
+
+
+def test_equally_full_nodes_go_by_their_fabrics() -> None:
+    market = Market()
+    market.node("a1", 2)
+    market.node("a2", 8)
+    market.node("b1", 2, place=B)
+    assert nodes_of(place(market, 1, 1)) == ["b1"]
 
 
 def test_equal_choices_go_by_id() -> None:

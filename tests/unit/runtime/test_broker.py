@@ -23,9 +23,10 @@ from volt.runtime.broker import (
     make_broker,
     retry_delay_seconds,
 )
+from volt.runtime.connection import EXIT_BUS_CLOSED
 from volt.runtime.dead_letters import letters
 from volt.runtime.engine import Definition, Engine
-from volt.runtime.nats import EXIT_BUS_CLOSED, SystemClock, ensure_streams
+from volt.runtime.nats import SystemClock, ensure_streams
 
 pytest_plugins = ["tests.support.nats"]
 

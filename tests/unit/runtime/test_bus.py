@@ -18,8 +18,9 @@ from tests.support.buses import (
 from tests.support.nats_server import NatsServer
 from volt.contracts.errors import BusUnavailable
 from volt.contracts.streams import StreamSpec
-from volt.runtime.nats import READ_SILENCE_SECONDS_MAX, SystemClock
+from volt.runtime.nats import SystemClock
 from volt.runtime.ports import SequenceConflict, TooLarge
+from volt.runtime.reader import READ_SILENCE_SECONDS_MAX
 
 pytest_plugins = ["tests.support.nats"]
 
@@ -98,7 +99,7 @@ async def test_everything_is_read_in_order_once_and_in_bounded_batches(
     world: World, spec: StreamSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch_max = 20
-    for module in ("memory", "nats"):
+    for module in ("memory", "reader"):
         monkeypatch.setattr(f"volt.runtime.{module}.READ_BATCH_RECORDS_MAX", batch_max)
     count = 3 * batch_max + 5
     await asyncio.gather(*(world.bus.publish(f"{spec.name}.{n % 3}", b"%d" % n) for n in range(count)))
@@ -348,7 +349,7 @@ async def test_what_was_acknowledged_outlives_the_servers_death(nats_server: Nat
 
 
 async def test_no_server_is_said_within_the_bound(nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("volt.runtime.nats.CONNECT_SECONDS_MAX", 0.2)
+    monkeypatch.setattr("volt.runtime.connection.CONNECT_SECONDS_MAX", 0.2)
     nats_server.kill()
     try:
         with pytest.raises(BusUnavailable, match="no bus at"):

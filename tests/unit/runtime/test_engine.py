@@ -21,29 +21,31 @@ from tests.unit.runtime.tiny import (
 from volt.contracts.jobs import CommandRejected
 from volt.contracts.ledger import AccountCredited
 from volt.contracts.messages import Asked, Command, Event, encode
-from volt.contracts.streams import DESIRED, LOG
+from volt.contracts.streams import LOG
 from volt.contracts.subjects import command_account, command_job, log_account
 from volt.runtime.engine import (
     DECIDE_ATTEMPTS_MAX,
     ERROR_CHARS_MAX,
     RETRY_SECONDS,
-    Definition,
     Engine,
-    Publication,
     Verdict,
 )
 from volt.runtime.memory import MemoryBus, MemoryClock, settle
 
 RETRY_MS = round(RETRY_SECONDS * 1000)
 FOUR = ("a", "b", "c", "d")
-VALUE = "desired.a.n"
 
 
 async def test_an_answer_is_in_the_log_and_in_the_state_on_return() -> None:
     async with bench(WITHOUT_EFFECTS) as on:
-        outcome = await on.engine.handle(command_account("a"), open_account("a"), 1, on.bus.now_ms())
+        with on.bus.readers_held():
+            arriving = on.engine.handle(command_account("a"), open_account("a"), 1, on.bus.now_ms())
+            handling = asyncio.create_task(arriving)
+            await settle()
+            assert on.bus.publishes == 1
+            assert not handling.done(), "stored, and not folded yet"
+        assert await handling == (Verdict.DONE, "")
         assert "a" in on.engine.state.opened
-        assert outcome == (Verdict.DONE, "")
         assert list(await on.events()) == [opened("a", at_ms=on.bus.now_ms())]
 
 
@@ -309,57 +311,6 @@ async def test_a_command_waits_until_the_log_has_been_folded() -> None:
     assert engine.folded_seq == 2
     running_task.cancel()
     await asyncio.wait([running_task])
-
-
-def shows(value: bytes) -> Definition[State]:
-    """A definition that wants `value` on a subject beside the log as soon as somebody was opened."""
-
-    def publications(state: State) -> list[Publication]:
-        return [Publication(DESIRED.name, VALUE, value + b"%d" % len(state.opened))] if state.opened else []
-
-    return replace(WITHOUT_EFFECTS, publications=publications)
-
-
-async def test_a_value_beside_the_log_is_published_when_it_changes_and_only_then() -> None:
-    async with bench(shows(b"v")) as on:
-        await on.open("a")
-        first = await on.bus.last(DESIRED.name, VALUE)
-        assert first is not None
-        assert first.data == b"v1"
-        await on.clock.advance(10 * TICK_MS)
-        assert await on.bus.last(DESIRED.name, VALUE) == first
-        await on.open("b")
-        second = await on.bus.last(DESIRED.name, VALUE)
-        assert second is not None
-        assert (second.seq, second.data) == (2, b"v2")
-
-
-async def test_a_restart_does_not_publish_a_value_that_is_there() -> None:
-    async with bench(shows(b"v")) as on:
-        await on.open("a")
-        before = await on.bus.last(DESIRED.name, VALUE)
-        async with running(shows(b"v"), on.bus, on.clock):
-            await on.clock.advance(TICK_MS)
-            assert await on.bus.last(DESIRED.name, VALUE) == before
-
-
-async def test_a_value_that_somebody_overwrote_is_published_again() -> None:
-    async with bench(shows(b"v")) as on:
-        await on.open("a")
-        await on.bus.publish(VALUE, b"foreign")
-        await on.open("b")
-        await on.clock.advance(2 * TICK_MS)
-        last = await on.bus.last(DESIRED.name, VALUE)
-        assert last is not None
-        assert last.data == b"v2"
-
-
-async def test_a_value_too_large_does_not_stop_the_service() -> None:
-    async with bench(shows(b"x" * 2**20)) as on:
-        await on.open("a")
-        await on.clock.advance(2 * TICK_MS)
-        assert await on.bus.last(DESIRED.name, VALUE) is None
-        assert (await on.open("b")).verdict is Verdict.DONE
 
 
 @given(steps=st.lists(st.tuples(st.integers(-10_000, 10_000), st.integers(0, 10_000)), max_size=30))
