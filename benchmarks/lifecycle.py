@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from benchmarks.figures import percentile, spread
 from benchmarks.market import Market, Observer, Seen, market
+from benchmarks.traces import Span, collector
 from volt.cli.demo.farm import Site
 from volt.contracts.clusters import (
     ClusterForming,
@@ -33,6 +34,7 @@ from volt.contracts.ledger import JobFunded
 from volt.contracts.market import MarketCleared
 from volt.contracts.messages import Event
 from volt.contracts.streams import LOG
+from volt.runtime import telemetry
 from volt_agent.beat import boot_ms
 from volt_agent.process import ProcessRuntime, Workload
 from volt_agent.runtimes import Launch, LogLine
@@ -146,13 +148,44 @@ async def _ignore(_line: LogLine) -> None:
     """The command writes nothing."""
 
 
+def where_time_goes(spans: list[Span]) -> dict[str, dict[str, float]]:
+    """By service and event: when its append began after the request did, and how long it took, in milliseconds."""
+    requests = {span.trace: span.began_ns for span in spans if span.service == "buyer"}
+    began: dict[str, list[float]] = {}
+    took: dict[str, list[float]] = {}
+    for span in spans:
+        if span.trace not in requests or span.service == "buyer":
+            continue
+        name = f"{span.service}: {span.event or span.name}"
+        began.setdefault(name, []).append((span.began_ns - requests[span.trace]) / 1e6)
+        took.setdefault(name, []).append((span.ended_ns - span.began_ns) / 1e6)
+    order = sorted(began, key=lambda name: percentile(began[name], 50))
+    return {
+        name: {
+            "began_p50_ms": round(percentile(began[name], 50), 3),
+            "took_p50_ms": round(percentile(took[name], 50), 3),
+            "n": len(took[name]),
+        }
+        for name in order
+    }
+
+
 def main() -> int:
     """Prints the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=50)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--traces", action="store_true", help="collect spans, which costs time, and say where it goes")
     arguments = parser.parse_args()
-    figures = asyncio.run(measure(arguments.jobs))
+    if arguments.traces:
+        with collector() as (endpoint, spans):
+            os.environ |= {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_BSP_SCHEDULE_DELAY": "200"}
+            telemetry.set_up("benchmark")
+            figures = asyncio.run(measure(arguments.jobs))
+            telemetry.flush()
+            figures["spans"] = where_time_goes(spans)
+    else:
+        figures = asyncio.run(measure(arguments.jobs))
     print(json.dumps(figures) if arguments.json else json.dumps(figures, indent=2))
     return 0
 

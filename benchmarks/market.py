@@ -23,6 +23,7 @@ from volt.embedded.accounts import new_api_key, open_account
 from volt.embedded.service import DEFAULT_LIMITS
 from volt.runtime.log import Log, Unreadable
 from volt.runtime.nats import NatsBus
+from volt.runtime.telemetry import producing, trace_headers
 
 START_SECONDS_MAX = 60.0
 EVENT_SECONDS_MAX = 60.0
@@ -105,7 +106,10 @@ class Market:
     async def send(self, request: RequestJob) -> int:
         """Publishes a request and returns the instant before, in nanoseconds."""
         requested_ns = time.monotonic_ns()
-        await self.bus.publish(command_job(self.buyer), encode(request), message_id=request.request_id)
+        subject = command_job(self.buyer)
+        with producing("buyer", subject):
+            headers = trace_headers()
+            await self.bus.publish(subject, encode(request), message_id=request.request_id, headers=headers)
         return requested_ns
 
     async def request(self, command: tuple[str, ...]) -> tuple[str, int]:

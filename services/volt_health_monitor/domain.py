@@ -90,7 +90,7 @@ def observe_beat(state: State, beat: Heartbeat, at_ms: int, receipt_ms: int) -> 
     beats, key = state.beats, NodeKey(beat.account, beat.node)
     observe_time(state, at_ms)
     before = beats.sights.get(key)
-    if is_stale(beat, at_ms, before, state.nodes.get(key, UNSEEN)):
+    if is_stale(beat, beats.read_ms, before, state.nodes.get(key, UNSEEN)):
         return
     running = running_since(beat, beats.read_ms, before, state.timing.cover_gap_ms)
     if before is not None:

@@ -29,15 +29,13 @@ REASONS_PER_PASS_MAX = 32
 class _Granted(NamedTuple):
     gangs: tuple[Gang, ...]
     unplaced: tuple[Opening, ...]
-    is_cut: bool
-    """The message is full, and there is more to grant."""
 
 
 def clear(state: State, at_ms: int) -> MarketCleared | None:
     """The next market message; None if there is nothing to say. What has no room in it is for the pass after it."""
     book = Book(state.nodes, ((lease.job, lease.node) for lease in state.leases.values()))
     granted = _grant(state, book)
-    waiting = () if granted.is_cut else tuple(_reasons(state, book, granted))
+    waiting = tuple(_reasons(state, book, granted))
     if not granted.gangs and not waiting:
         return None
     return MarketCleared(through_seq=state.seq, at_ms=at_ms, gangs=granted.gangs, waiting=waiting)
@@ -58,12 +56,12 @@ def _grant(state: State, book: Book) -> _Granted:
             unplaced.append(opening)
             continue
         if size_bytes > room_bytes:
-            return _Granted(tuple(gangs), tuple(unplaced), is_cut=True)
+            break  # It comes first in the next pass; nothing younger may overtake it.
         gangs.append(gang)
         room_bytes -= size_bytes
         leases[opening.job] += len(gang.grants)
         book.take(opening.job, placed)
-    return _Granted(tuple(gangs), tuple(unplaced), is_cut=False)
+    return _Granted(tuple(gangs), tuple(unplaced))
 
 
 def _apart(opening: Opening, book: Book) -> Opening:

@@ -155,7 +155,7 @@ def _grant(state: State, gang: Gang) -> None:
                 placed,
                 leases_granted=placed.leases_granted + len(gang.grants),
                 vacancies=tuple(one for one in placed.vacancies if one not in answered),
-                filled=placed.filled | {gang.attempt},
+                filled=placed.filled.union(one.attempt for one in answered),
             )
         case other:
             raise AssertionError(f"{gang.job} was granted attempt {gang.attempt} while {other}")

@@ -39,9 +39,6 @@ from volt_provisioner.reports import answer
 from volt_provisioner.states import Absent, Cluster, Job, Verdict
 from volt_provisioner.steps import next_steps
 
-TELLINGS = 2
-"""How often a node is told a change: the second time does nothing, unless the first met another writer."""
-
 NodeKey = tuple[AccountId, NodeId]
 """By account too, since a stranger can send beats in the name of any node, under their own account."""
 
@@ -76,8 +73,8 @@ class State:
     """Clusters that call for a step, by when it is due."""
     due_ms: dict[JobId, int] = field(default_factory=dict)
     """Where each of them is in the agenda."""
-    untold: dict[NodeKey, int] = field(default_factory=dict)
-    """Nodes that may not have been told what they should be doing. It follows the bus, not the log; see `effects`."""
+    untold: dict[NodeKey, None] = field(default_factory=dict)
+    """Nodes whose desired state changed since `publications` was last asked, in that order; at the start, all."""
     watch: Watch | None = None
     """It follows the clock, not the log."""
 
@@ -178,7 +175,7 @@ def _follow(state: State, seq: int, job: JobId, before: Order | None, after: Ord
         node = replace(node, leases=tuple(other for other in node.leases if other != lease))
     if _told(before) != _told(after):
         node = replace(node, changed_seq=seq)
-        state.untold[key] = TELLINGS
+        state.untold[key] = None
     state.nodes[key] = node
 
 

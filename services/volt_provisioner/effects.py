@@ -1,6 +1,5 @@
 """The provisioner as the runtime runs it: what each cluster calls for next, and what each node should be doing."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -58,26 +57,7 @@ def _listening_since(state: State, at_ms: int) -> int:
 
 
 def publications(state: State) -> list[Publication]:
-    """What nodes may not have been told of what they should be doing; at the start of a run, all nodes."""
-    return _Tellings(state)
-
-
-class _Tellings(list[Publication]):
-    """Values for nodes, which count as told once all have been taken: an outage ends the taking early."""
-
-    def __init__(self, state: State) -> None:
-        self._state = state
-        self._seqs = {key: state.nodes[key].changed_seq for key in state.untold}
-        super().__init__(
-            Publication(DESIRED.name, desired(*key), encode(desired_of(state, key))) for key in state.untold
-        )
-
-    def __iter__(self) -> Iterator[Publication]:
-        yield from super().__iter__()
-        nodes, untold = self._state.nodes, self._state.untold
-        for key, seq in self._seqs.items():
-            if nodes[key].changed_seq != seq:
-                continue  # It changed while this was on its way.
-            untold[key] -= 1
-            if untold[key] == 0:
-                del untold[key]
+    """What nodes should be doing that they were not told yet; at the start of a run, all nodes."""
+    changed = [Publication(DESIRED.name, desired(*key), encode(desired_of(state, key))) for key in state.untold]
+    state.untold.clear()
+    return changed

@@ -27,7 +27,7 @@ IMPURE_METHODS = frozenset({"now", "today", "urandom", "utcnow"})
 IMPURE_BUILTINS = frozenset({"__import__", "eval", "exec", "hash", "id", "input", "open", "print"})
 SERVICE_FILES = ("__init__", "__main__", "domain", "effects", "handlers", "settings")
 CLOCKLESS_TESTS = ("tests/unit/", "tests/contracts/", "tests/simulation/")
-CONTROL_PLANE_VERBS = frozenset({"up", "demo", "agent", "audit", "dlq", "views", "simulate"})
+CONTROL_PLANE_VERBS = frozenset({"up", "demo", "account", "agent", "audit", "dlq", "views", "simulate"})
 
 _SUBJECT = re.compile(r"(log|logs|cmd|desired|heartbeats|dead)\.(?!(json|jsonl|txt|lock|tmp)$)")
 _MACHINE_PATH = re.compile(r"(?<![\w.~/-])/(?:work|root|tmp)/[\w.]")

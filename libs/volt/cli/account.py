@@ -11,26 +11,40 @@ from volt.contracts.errors import Reason, Refused
 from volt.contracts.ids import is_id
 from volt.embedded import Context, data_folder, read_context, write_context
 from volt.embedded.accounts import new_api_key, open_account
+from volt.runtime import telemetry
 from volt.runtime.nats import NatsBus
 
 
 @click.group()
 def account() -> None:
     """Open accounts."""
+    telemetry.set_up("cli")
 
 
 @account.command("open")
 @click.argument("name")
 @data_option
 @click.option("--into", type=click.Path(file_okay=False, path_type=Path), help="A folder to write its context into.")
+@click.option("--nats-url", help="The bus; the default is the data folder's control plane.")
+@click.option("--gateway-url", help="The gateway that belongs to --nats-url.")
 @json_option
-def open_(name: str, data: Path | None, into: Path | None, as_json: bool) -> None:
-    """Open the account NAME and print its key, once: it is stored nowhere else."""
+def open_(
+    name: str, data: Path | None, into: Path | None, nats_url: str | None, gateway_url: str | None, as_json: bool
+) -> None:
+    """Open the account NAME and print its key, once: it is stored nowhere else.
+
+    Where no context is at hand, --nats-url says where to ask; --gateway-url then goes into the context that is written.
+    """
     if not is_id(name):
         message = f"{name!r} is no account name: lower-case letters, digits, - and _, at most 64"
         raise Refused(Reason(code="invalid_account", message=message, field="name", seen=name))
-    context = read_context(data_folder(data))
-    opened = Context(**{**msgspec.structs.asdict(context), "account": name, "api_key": new_api_key()})
+    if nats_url is None:
+        opened = msgspec.structs.replace(read_context(data_folder(data)), account=name, api_key=new_api_key())
+    elif into is not None and gateway_url is None:
+        raise click.UsageError("a context names the gateway too: give --gateway-url with --nats-url and --into")
+    else:
+        addresses = {"nats_url": nats_url, "redis_url": "", "gateway_url": gateway_url or ""}
+        opened = Context(**addresses, account=name, api_key=new_api_key())
     asyncio.run(_open(opened))
     if into is not None:
         write_context(into, opened)

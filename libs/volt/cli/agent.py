@@ -78,6 +78,9 @@ def default_state_folder() -> Path:
 
 def _ask_microusd(price: str) -> int:
     try:
-        return parse_usd(price)
+        ask_microusd = parse_usd(price)
+        if ask_microusd <= 0:
+            raise ValueError(f"{price!r} is not above zero")
     except ValueError as error:
         raise Refused(Reason(code="invalid_price", message=str(error), field="price", seen=price)) from error
+    return ask_microusd

@@ -15,6 +15,7 @@ from volt.contracts.log import Entry
 from volt.contracts.streams import LOG
 from volt.contracts.units import format_usd
 from volt.embedded import data_folder, read_context
+from volt.runtime import telemetry
 from volt.runtime.log import Log, Unreadable
 from volt.runtime.nats import NatsBus
 
@@ -22,6 +23,7 @@ from volt.runtime.nats import NatsBus
 @click.group()
 def ledger() -> None:
     """Look at the ledger."""
+    telemetry.set_up("cli")
 
 
 @ledger.command("audit")

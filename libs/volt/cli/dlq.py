@@ -11,6 +11,7 @@ from volt.cli.shared import data_option, err, json_option, out, print_json
 from volt.cli.tables import table
 from volt.contracts.letters import DeadLetter
 from volt.embedded import data_folder, read_context
+from volt.runtime import telemetry
 from volt.runtime.dead_letters import letter, letters, replay
 from volt.runtime.nats import NatsBus
 
@@ -21,6 +22,7 @@ PAYLOAD_CHARS_SHOWN_MAX = 2_000
 @click.group()
 def dlq() -> None:
     """List, show and replay dead letters."""
+    telemetry.set_up("cli")
 
 
 @dlq.command("list")

@@ -23,7 +23,7 @@ READY_EVENT = "ClusterReady"
 EXIT_INTERRUPTED = 130
 
 
-@click.command(context_settings={"ignore_unknown_options": True})
+@click.command(context_settings={"allow_interspersed_args": False})
 @data_option
 @click.option("--gpu", "gpus", required=True, multiple=True, help="A GPU model; several mean that any of them will do.")
 @click.option("--count", type=int, required=True, help="GPUs in all.")
@@ -57,6 +57,7 @@ def deploy(
     command: tuple[str, ...],
 ) -> None:
     """Ask for a cluster that runs COMMAND, and wait until it is ready."""
+    environment = _environment(variables)
     with client(data) as market:
         job = market.jobs.create(
             gpu=gpus[0] if len(gpus) == 1 else gpus,
@@ -65,7 +66,7 @@ def deploy(
             command=command,
             kind=kind,
             image=image,
-            env=_environment(variables),
+            env=environment,
             interconnect=interconnect,
             regions=regions,
             max_price_usd_per_gpu_hour=max_price,

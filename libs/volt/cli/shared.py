@@ -24,7 +24,7 @@ EXIT_UNAUTHORIZED = 6
 PIPE_COLUMNS = 240
 """Into a pipe or file a table is as wide as it needs to be: nothing of it is folded."""
 
-err = Console(stderr=True, highlight=False)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
 out = Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_COLUMNS)
 
 data_option = click.option(
@@ -58,7 +58,7 @@ def report_failure(error: VoltError) -> int:
     match error:
         case Refused() | MalformedMessage():
             return EXIT_REFUSED
-        case NotFound():
+        case NotFound() | VoltError(code="context_missing"):
             return EXIT_NOT_FOUND
         case Unavailable():
             return EXIT_UNAVAILABLE

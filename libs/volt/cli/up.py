@@ -9,6 +9,7 @@ import click
 from volt.cli.shared import data_option, err
 from volt.embedded import Context, ContextMissing, ControlPlane, data_folder, read_context, write_context
 from volt.embedded.accounts import new_account_id, new_api_key, open_account
+from volt.runtime import telemetry
 from volt.runtime.nats import NatsBus
 
 
@@ -16,6 +17,7 @@ from volt.runtime.nats import NatsBus
 @data_option
 def up(data: Path | None) -> None:
     """Start the control plane: bus, views and services, as processes of this one."""
+    telemetry.set_up("up")
     asyncio.run(_run(data_folder(data)))
 
 

@@ -23,6 +23,7 @@ from volt.contracts.subjects import sender
 from volt.runtime.log import Log, Unreadable
 from volt.runtime.ports import Bus, Clock, SequenceConflict, TooLarge
 from volt.runtime.subjects import matches
+from volt.runtime.telemetry import Traces
 
 DECIDE_ATTEMPTS_MAX = 8
 EFFECT_ROUNDS_MAX = 64
@@ -82,7 +83,8 @@ class Definition(Generic[S]):
     """A service as the runtime sees it: pure functions over a state that only `evolve` changes.
 
     `effects` returns the events that the state calls for now, and may return one again until it is in the log;
-    `publications` the values that other streams should show. `decide` answers a command, `refuse` a message that
+    `publications` the values that other streams should show, each at least once when it has changed: the engine keeps
+    it until it is stored. `decide` answers a command, `refuse` a message that
     is none; both raise Refused if nobody can be answered. All times are milliseconds of the stream's clock.
     """
 
@@ -110,6 +112,8 @@ class Engine(Generic[S]):
         self._tick_seconds = tick_ms / 1000
         self._decoder: Decoder[Command] | None = Decoder(*definition.commands) if definition.commands else None
         self._last_seq: dict[str, int] = {}
+        self._traces = Traces()
+        self._unpublished: dict[str, Publication] = {}
         self._published: dict[str, tuple[int, bytes]] = {}
         self._time = (0, clock.monotonic_ms())
         self._caught_up = asyncio.Event()
@@ -189,8 +193,10 @@ class Engine(Generic[S]):
 
     async def _fold_on(self) -> None:
         async for page in self._log.read(self.definition.reads):
-            for entry in page.entries:
+            for entry, headers in zip(page.entries, page.headers, strict=True):
                 self._fold(entry)
+                if isinstance(entry, Entry):
+                    self._traces.remember(entry.event, headers)
             if page.pending == 0:
                 self._caught_up.set()
             self._wake.set()
@@ -247,7 +253,10 @@ class Engine(Generic[S]):
                 break
             await self._append_all(events)
         for publication in self.definition.publications(self.state):
-            await self._publish(publication)
+            self._unpublished[publication.subject] = publication
+        for subject, publication in list(self._unpublished.items()):
+            if await self._publish(publication):
+                del self._unpublished[subject]
 
     def _due(self) -> list[Event]:
         """The events that the state calls for, the first of each aggregate, as many as may be in flight at once."""
@@ -273,7 +282,8 @@ class Engine(Generic[S]):
         subject = event.subject()
         assert any(matches(subject, one) for one in self.definition.reads), f"{subject} is written and not read"
         try:
-            return await self._log.append(event, expected_seq=known_seq)
+            with self._traces.producing(self.definition.name, event):
+                return await self._log.append(event, expected_seq=known_seq)
         except SequenceConflict:
             await self._moved_on(subject, known_seq)
             return 0
@@ -296,22 +306,23 @@ class Engine(Generic[S]):
         except TimeoutError as error:
             raise BusUnavailable(f"{self.definition.name} waits for the log at {self.folded_seq}") from error
 
-    async def _publish(self, publication: Publication) -> None:
-        """Makes a subject's last value what the state says, unless it is already."""
+    async def _publish(self, publication: Publication) -> bool:
+        """Makes a subject's last value what the state says, unless it is already. False: somebody else wrote it."""
         stream, subject, data = publication
         if subject not in self._published:
             record = await self._bus.last(stream, subject)
             self._published[subject] = (record.seq, record.data) if record else (0, b"")
         known_seq, known = self._published[subject]
         if known == data:
-            return
+            return True
         del self._published[subject]
         try:
             seq = await self._bus.publish(subject, data, expected_seq=known_seq)
         except SequenceConflict:
             self._wake.set()
-            return
+            return False
         except TooLarge as error:
             _log.error("publication_too_large", service=self.definition.name, subject=subject, error=str(error))
             seq = known_seq  # It is not tried again until the value is another.
         self._published[subject] = (seq, data)
+        return True

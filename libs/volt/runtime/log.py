@@ -1,6 +1,6 @@
 """`LOG` as events: appended at the expected sequence, read in one total order."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import NamedTuple
 
 from volt.contracts.errors import MalformedMessage
@@ -23,6 +23,8 @@ class Page(NamedTuple):
 
     entries: Sequence[Entry | Unreadable]
     pending: int
+    headers: Sequence[Mapping[str, str]]
+    """Of each entry: where its trace is found."""
 
 
 class Log:
@@ -43,7 +45,8 @@ class Log:
     async def read(self, subjects: Sequence[str], *, after_seq: int = 0) -> AsyncIterator[Page]:
         """Reads these subjects in the log's order, on and on. Begins with a page, empty if nothing is there yet."""
         async for batch in self._bus.read(LOG.name, subjects, after_seq=after_seq):
-            yield Page([read_entry(record) for record in batch.records], batch.pending)
+            headers = [record.headers for record in batch.records]
+            yield Page([read_entry(record) for record in batch.records], batch.pending, headers)
 
 
 def read_entry(record: Record) -> Entry | Unreadable:

@@ -7,15 +7,22 @@ import importlib
 import logging
 import os
 import sys
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import structlog
 from opentelemetry import propagate, trace
+from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanKind
 from structlog.typing import EventDict, Processor, WrappedLogger
 
+from volt.contracts.market import MarketCleared
+from volt.contracts.messages import Event
 from volt.contracts.subjects import template
+
+TRACE_HEADER = "traceparent"
+TRACES_REMEMBERED_MAX = 4_096
 
 _tracer = trace.get_tracer("volt")
 
@@ -58,28 +65,64 @@ def trace_headers() -> dict[str, str]:
 @contextmanager
 def consuming(service: str, subject: str, headers: Mapping[str, str]) -> Iterator[Span]:
     """A span over the handling of one message, a child of the span that sent it."""
-    name = f"process {template(subject)}"
-    attributes = {
-        "messaging.system": "nats",
-        "messaging.destination.template": template(subject),
-        "volt.service": service,
-    }
-    parent = propagate.extract(headers)
-    with _tracer.start_as_current_span(name, context=parent, kind=SpanKind.CONSUMER, attributes=attributes) as span:
+    with _span("process", SpanKind.CONSUMER, service, subject, propagate.extract(headers)) as span:
         yield span
 
 
 @contextmanager
-def producing(service: str, subject: str) -> Iterator[Span]:
-    """A span over the publishing of one message, until it is acknowledged."""
-    name = f"publish {template(subject)}"
+def producing(service: str, subject: str, parent: Context | None = None) -> Iterator[Span]:
+    """A span over the publishing of one message, until it is acknowledged; a child of the current one if of none."""
+    with _span("publish", SpanKind.PRODUCER, service, subject, parent) as span:
+        yield span
+
+
+class Traces:
+    """The trace that each job and node is in, so that what follows from its events later stays in that trace.
+
+    What a service does follows from its state and not from one message; so the trace goes from event to event.
+    """
+
+    def __init__(self) -> None:
+        self._headers: OrderedDict[str, Mapping[str, str]] = OrderedDict()
+
+    def remember(self, event: Event, headers: Mapping[str, str]) -> None:
+        """An event was read with these headers: its job's trace goes on from there."""
+        if TRACE_HEADER not in headers:
+            return
+        for key in _trace_keys(event):
+            self._headers[key] = headers
+            self._headers.move_to_end(key)
+        while len(self._headers) > TRACES_REMEMBERED_MAX:
+            self._headers.popitem(last=False)
+
+    @contextmanager
+    def producing(self, service: str, event: Event) -> Iterator[Span]:
+        """A span over the appending of an event, in the trace of its job or node, else in the current one."""
+        known = next((self._headers[key] for key in _trace_keys(event) if key in self._headers), None)
+        parent = propagate.extract(known) if known is not None else None
+        with producing(service, event.subject(), parent) as span:
+            span.set_attribute("volt.event", type(event).__name__)
+            yield span
+
+
+@contextmanager
+def _span(verb: str, kind: SpanKind, service: str, subject: str, parent: Context | None) -> Iterator[Span]:
+    place = template(subject)
     attributes = {
         "messaging.system": "nats",
-        "messaging.destination.template": template(subject),
+        "messaging.operation.name": verb,
+        "messaging.destination.template": place,
         "volt.service": service,
     }
-    with _tracer.start_as_current_span(name, kind=SpanKind.PRODUCER, attributes=attributes) as span:
+    with _tracer.start_as_current_span(f"{verb} {place}", context=parent, kind=kind, attributes=attributes) as span:
         yield span
+
+
+def _trace_keys(event: Event) -> tuple[str, ...]:
+    if isinstance(event, MarketCleared):
+        return tuple(gang.job for gang in event.gangs)
+    key: str = getattr(event, "job", "") or getattr(event, "node", "")
+    return (key,) if key else ()
 
 
 def _renderers() -> tuple[Processor, ...]:

@@ -14,6 +14,7 @@ from volt.contracts.nodes import (
     LeaseBeat,
     LeaseState,
     NodeAlive,
+    NodeEvent,
     NodeLost,
     NodeUnknown,
 )
@@ -29,9 +30,14 @@ from volt_health_monitor.domain import (
 )
 from volt_health_monitor.effects import effects
 
+BEAT_MS, LOST_MS = EMBEDDED.beat_ms, EMBEDDED.lost_after_ms
+GAP_MS, FLUSH_MS = EMBEDDED.cover_gap_ms, EMBEDDED.cover_flush_ms
+
 PROVIDER = "acme"
 BUYER = "lab"
 EPOCH_MS = 1_700_000_000_000
+LEASE = ("j1-1", 1)
+"""The lease of the job that `leasing` opens."""
 
 SMALL = Timing(
     beat_ms=5,
@@ -180,3 +186,50 @@ class Monitor:
     def complete_to_ms(self) -> int:
         """The recorded watermark, counted from `EPOCH_MS`."""
         return self.state.cover.complete_to_ms - EPOCH_MS
+
+
+def watching(*nodes: str) -> Monitor:
+    """A monitor in sight of these nodes, each alive by its first beat at 0."""
+    monitor = Monitor()
+    monitor.probe()
+    monitor.hear(*(beat(1, node=node) for node in nodes))
+    monitor.act()
+    return monitor
+
+
+def wait(monitor: Monitor, ms: int, *beating: str, first: int = 2) -> list[NodeEvent]:
+    """Time passes, with the probes and these nodes' beats in it; returns what the monitor said of nodes."""
+    known, sequence = len(monitor.log), first
+    for _ in range(ms // 100):
+        monitor.now_ms += 100
+        if monitor.now_ms % BEAT_MS == 0:
+            monitor.hear(*(beat(sequence, node=node) for node in beating))
+            sequence += 1
+        monitor.probe()
+        monitor.act()
+    return [event for event in monitor.log[known:] if isinstance(event, NodeEvent)]
+
+
+def kinds(events: Sequence[Event]) -> list[tuple[str, str]]:
+    return [(type(event).__name__, event.node) for event in events if isinstance(event, NodeEvent)]
+
+
+def leasing(*leases: tuple[str, str]) -> Monitor:
+    monitor = Monitor()
+    monitor.append(granted("j1", *(leases or (("j1-1", "n1"),))))
+    return monitor
+
+
+def beats(monitor: Monitor, *at_ms: int, first: int = 1, node: str = "n1", incarnation: str = "i1") -> None:
+    """Running beats at these instants."""
+    for sequence, instant_ms in enumerate(at_ms, start=first):
+        monitor.now_ms = instant_ms
+        monitor.hear(beat(sequence, node=node, incarnation=incarnation, running=[LEASE]))
+
+
+def recorded_by(monitor: Monitor, at_ms: int) -> list[CoverSpan]:
+    """Probes move the time read to `at_ms`; returns all that is recorded by then."""
+    monitor.now_ms = at_ms
+    monitor.probe()
+    monitor.act()
+    return monitor.covered()

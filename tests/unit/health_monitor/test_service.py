@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, suppress
 
 import msgspec
 
-from tests.unit.health_monitor.builders import PROVIDER, beat, granted, released
+from tests.unit.health_monitor.builders import BEAT_MS, GAP_MS, LOST_MS, PROVIDER, beat, closed, granted, released
 from volt.contracts.errors import BusUnavailable
 from volt.contracts.log import decode_event
 from volt.contracts.messages import Event, encode
@@ -19,8 +19,6 @@ from volt.runtime.memory import MemoryBus, MemoryClock, settle
 from volt_health_monitor.domain import State
 from volt_health_monitor.effects import definition
 from volt_health_monitor.handlers import Watch
-
-BEAT_MS, LOST_MS, GAP_MS = EMBEDDED.beat_ms, EMBEDDED.lost_after_ms, EMBEDDED.cover_gap_ms
 
 
 class Site:
@@ -124,6 +122,21 @@ async def test_a_node_that_stops_is_unknown_then_lost_and_the_others_live_on() -
         assert [type(event) for event in await one.node_events("n3")] == [NodeAlive]
 
 
+async def test_a_loss_does_not_wait_for_the_next_probe_of_the_usual_rhythm() -> None:
+    async with site() as one:
+        await one.clock.advance(130)
+        await one.start_node("n4", "j4-1")
+        await one.clock.advance(10_000)
+        await one.stop_node("n4")
+        last_ms = one.bus.now_ms()
+
+        await one.clock.advance(10_000)
+
+        lost = (await one.node_events("n4"))[-1]
+        assert isinstance(lost, NodeLost)
+        assert LOST_MS <= lost.at_ms - last_ms <= LOST_MS + EMBEDDED.tick_ms
+
+
 async def test_cover_is_recorded_while_the_job_runs_and_rests_when_it_is_over() -> None:
     async with site() as one:
         await one.clock.advance(10_000)
@@ -174,6 +187,37 @@ async def test_a_node_that_stopped_while_the_monitor_was_down_is_lost_after_l() 
         lost = (await one.node_events("n2"))[-1]
         assert isinstance(lost, NodeLost)
         assert LOST_MS <= lost.at_ms - started_ms <= LOST_MS + BEAT_MS
+
+
+async def test_a_node_that_leaves_is_lost_at_once_and_not_at_the_next_tick() -> None:
+    async with site() as one:
+        await one.clock.advance(5_000)
+        await one.stop_node("n2")
+
+        await one.bus.publish(heartbeats(PROVIDER, "n2"), encode(beat(1_000, node="n2", leaving=True)))
+        await settle()
+
+        lost = (await one.node_events("n2"))[-1]
+        assert isinstance(lost, NodeLost)
+        assert (lost.cause, lost.at_ms) == ("left", one.bus.now_ms())
+
+
+async def test_an_event_tells_the_streams_time_though_the_log_was_silent_for_long() -> None:
+    """The log's last entry is an hour old; the beats are not."""
+    async with site() as one:
+        await one.append(closed("j1"))
+        await one.clock.advance(1_000)
+        await one.kill_monitor()
+        for node in ("n1", "n2", "n3"):
+            await one.stop_node(node)
+        await one.clock.advance(3_600_000)
+        await one.start_node("n4", "j4-1")
+
+        await one.start_monitor()
+        await one.clock.advance(1_000)
+
+        (alive,) = await one.node_events("n4")
+        assert one.bus.now_ms() - 1_000 <= alive.at_ms <= one.bus.now_ms()
 
 
 async def test_a_bus_that_is_away_for_long_loses_nobody_and_leaves_a_hole_in_cover() -> None:
@@ -269,7 +313,7 @@ async def test_anothers_probe_proves_no_silence_but_moves_the_time_read() -> Non
         await settle()
 
         assert one.engine.state.beats.read_ms == before_ms + 100
-        assert one.engine.state.beats.silences == {}
+        assert [type(event) for event in await one.node_events("n1")] == [NodeAlive]
 
 
 async def test_nothing_is_stuck_after_a_long_and_eventful_life() -> None:

@@ -32,6 +32,7 @@ from volt.runtime.log import read_entry
 from volt.runtime.memory import MemoryBus, MemoryClock, settle
 from volt.runtime.ports import SequenceConflict
 from volt_matcher import effects as matcher_effects
+from volt_matcher.clear import clear
 from volt_matcher.effects import DEFINITION, effects
 from volt_matcher.state import State
 
@@ -113,7 +114,8 @@ async def running(where: World) -> AsyncIterator[Engine[State]]:
         yield engine
     finally:
         task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        (ended,) = await asyncio.gather(task, return_exceptions=True)
+        assert isinstance(ended, asyncio.CancelledError), ended
 
 
 def node(name: str) -> tuple[Event, ...]:
@@ -237,14 +239,18 @@ async def test_a_market_at_rest_writes_nothing_and_looks_for_nothing(monkeypatch
     async with running(here) as engine:
         await here.add(*node("n1"), *job("a"), *job("b"))
         length = len(await here.log())
-        monkeypatch.setattr(matcher_effects, "clear", _no_pass)
+        passes = list[int]()
+
+        def counted(state: State, at_ms: int) -> MarketCleared | None:
+            passes.append(at_ms)
+            return clear(state, at_ms)
+
+        monkeypatch.setattr(matcher_effects, "clear", counted)
         await here.clock.advance(60 * TICK_MS)
+        assert (passes, len(await here.log())) == ([], length)
+        await here.add(*node("n2"))
+        assert len(passes) > 0
         assert engine.stuck == {}
-    assert len(await here.log()) == length
-
-
-def _no_pass(_state: State, _at_ms: int) -> None:
-    raise AssertionError("nothing has changed since the last pass")
 
 
 def test_effects_ask_for_the_same_message_until_it_is_in_the_log() -> None:

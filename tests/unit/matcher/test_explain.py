@@ -244,14 +244,16 @@ def test_age_is_that_of_the_admission_not_of_the_money() -> None:
     assert list(market.gangs()) == ["z-older"]
 
 
-def test_a_replacement_that_waits_is_told_why_without_alternatives() -> None:
+@pytest.mark.parametrize("generation", [1, 2])
+def test_a_replacement_that_waits_is_told_why_without_alternatives(generation: int) -> None:
     market = Market()
     market.node("a1", place=A)
     market.node("a2", place=A)
     market.job("j", spec(2, interconnect="fabric"))
     market.settle()
     market.node("b1", place=B)
-    market.add(wanted("j", (1, 1), excluded=("a2",), within="fabric:eu/A"), members_funded("j", 1))
+    market.add(wanted("j", (1, 1), generation=generation, excluded=("a2",), within="fabric:eu/A"))
+    market.add(members_funded("j", 1, generation=generation))
     waiting = market.waiting()["j"]
     assert waiting.binding == "interconnect"
     assert waiting.message == (

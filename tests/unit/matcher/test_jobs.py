@@ -83,6 +83,15 @@ def test_a_gang_earlier_than_its_job_s_end_holds_its_gpus_until_they_are_cleared
     assert (market.free("n1"), market.free("n2")) == (8, 0)
 
 
+def test_a_reason_later_than_its_job_s_end_is_not_kept() -> None:
+    market = Market()
+    market.job("j", spec())
+    late = market.plan()
+    assert late is not None
+    market.add(released("j"), late)
+    assert market.state.reasons == {}
+
+
 def test_money_that_comes_after_the_end_changes_nothing() -> None:
     market = Market(admitted("j", spec()), released("j"), funded("j"))
     market.node("n1")
@@ -134,6 +143,13 @@ def test_an_attempt_is_granted_once_however_often_it_is_wanted() -> None:
     assert list(market.gangs()) == ["j"]
     market.want("j", 1, 1)
     assert market.settle() == []
+
+
+def test_a_vacancy_said_again_may_exclude_more_and_keeps_its_money() -> None:
+    market = placed_market()
+    market.add(wanted("j", (1, 1), excluded=("n2",)), members_funded("j", 1))
+    market.add(wanted("j", (1, 1), excluded=("n2", "n3")))
+    assert nodes_of(market.gangs()["j"]) == ["n4"]
 
 
 def test_each_vacancy_gets_its_own_gang_and_lease_numbers_go_on() -> None:
@@ -206,6 +222,18 @@ def test_a_gang_that_was_overtaken_by_a_new_generation_is_void_and_its_number_is
     assert market.free("n3") == 8
     market.add(wanted("j", (1, 2), generation=3), members_funded("j", 2, generation=3))
     assert market.gangs()["j"].grants[0].lease == "j-4"
+
+
+def test_an_attempt_that_was_granted_in_vain_can_be_wanted_by_the_next_generation() -> None:
+    market = placed_market()
+    market.want("j", 1, 1)
+    overtaken = market.plan()
+    assert overtaken is not None
+    market.add(forming("j", 3), wanted("j", (1, 1), generation=3), overtaken)
+    assert market.free("n3") == 8
+    market.add(members_funded("j", 1, generation=3))
+    gang = market.gangs()["j"]
+    assert (gang.generation, gang.attempt, gang.grants[0].lease) == (3, 1, "j-4")
 
 
 def test_a_rank_that_fails_before_the_first_start_is_replaced_within_generation_1() -> None:

@@ -65,14 +65,17 @@ def test_reasons_beyond_the_bound_of_a_pass_follow_in_the_next() -> None:
     assert [waiting.job for one in said for waiting in one.waiting] == jobs
 
 
-def test_reasons_wait_while_a_message_is_full_of_gangs() -> None:
+def test_reasons_that_have_no_room_beside_gangs_follow_in_the_next() -> None:
     market = Market()
-    for number in range(130):
+    for number in range(150):
         wide_node(market, number)
-    market.job("picky", spec(1, 1), cap_microusd=USD - 1)
-    for number in range(4):
-        market.job(f"j{number}", spec(32, GPUS_PER_BID_MAX))
+    picky = [f"picky{number:02}" for number in range(REASONS_PER_PASS_MAX)]
+    for name in picky:
+        market.job(name, spec(1, 1), cap_microusd=USD - 1)
+    for number in range(5):
+        market.job(f"j{number}", spec(30, GPUS_PER_BID_MAX))
     said = market.settle()
-    assert [waiting.job for one in said for waiting in one.waiting] == ["picky"]
     assert all(len(encode(one)) <= MESSAGE_BYTES_MAX for one in said)
-    assert {gang.job for one in said for gang in one.gangs} == {f"j{number}" for number in range(4)}
+    assert len(said[0].gangs) == 5
+    assert 0 < len(said[0].waiting) < REASONS_PER_PASS_MAX
+    assert [waiting.job for one in said for waiting in one.waiting] == picky

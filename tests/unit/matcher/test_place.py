@@ -260,6 +260,22 @@ def test_a_replacement_goes_elsewhere_only_as_far_as_the_job_allows(level: Level
     assert replaced(market, within="fabric:eu/A") == found
 
 
+@pytest.mark.parametrize("moved", [C, Place(region="eu", site="s2", fabric="A")])
+def test_nodes_that_move_while_their_grant_is_on_its_way_do_not_move_the_cluster(moved: Place) -> None:
+    market = Market()
+    market.node("a1", place=A)
+    market.node("a2", place=A)
+    market.job("j", spec(2, interconnect="site"))
+    late = market.plan()
+    assert late is not None
+    market.add(bid("a1", place=moved), bid("a2", place=moved if moved == C else A), late)
+    market.node("c1", place=C)
+    market.node("d1", place=Place(region="eu", site="s2", fabric="D"))
+    assert replaced(market, within="fabric:eu/A") == []
+    market.node("a3", place=A)
+    assert nodes_of(market.gangs()["j"]) == ["a3"]
+
+
 def test_a_replacement_of_a_single_node_may_go_anywhere() -> None:
     market = Market()
     market.node("a1", place=A)

@@ -87,6 +87,18 @@ def test_a_leased_gpu_that_another_node_offers_meanwhile_is_not_sold_again() -> 
     assert market.free("n2") == 2
 
 
+def test_a_gpu_granted_by_a_node_that_has_given_it_up_meanwhile_is_not_sold_by_the_next() -> None:
+    market = Market()
+    market.node("n1", ["g1"])
+    market.job("first", spec(each=1))
+    late = market.plan()
+    assert late is not None
+    market.add(withdrawn("n1"))
+    market.node("n2", ["g1", "g2"])
+    market.add(late)
+    assert market.free("n2") == 1
+
+
 def test_a_bid_that_shrinks_under_a_lease_frees_nothing_and_the_node_sells_nothing() -> None:
     market = leased_market()
     market.add(bid("n1", 6))

@@ -68,13 +68,13 @@ async def play(options: Options, watch: Callable[[Story], None]) -> Ending:
     watch(story)
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="volt-demo-")))
-        story.say("starting nats-server, Valkey and six services, each a process of its own")
+        story.say("starting nats-server, Valkey and six services, each its own process")
         control_plane = await stack.enter_async_context(ControlPlane(folder / "control", "embedded"))
         bus = await NatsBus.connect(control_plane.nats_url, "demo")
         stack.push_async_callback(bus.close)
         accounts = {name: f"{name}-{secrets.token_hex(3)}" for name in ("buyer", "north", "south")}
         await asyncio.gather(*(open_account(bus, account, new_api_key()) for account in accounts.values()))
-        story.say("starting five agents with eight GPUs each, three on fabric A and two on fabric B")
+        story.say("starting five agents of eight GPUs, three on fabric A, two on fabric B")
         nodes = await start_nodes(folder / "nodes", control_plane.nats_url, accounts)
         stack.push_async_callback(_stop_all, nodes)
         async with asyncio.TaskGroup() as tasks:
@@ -104,7 +104,7 @@ async def _request(bus: NatsBus, story: Story, buyer: str, options: Options) -> 
         max_price_microusd_per_gpu_hour=MAX_PRICE_MICROUSD,
     )
     story.job = job_id(buyer, request.request_id)
-    story.say(f"job request {story.job}: 2 nodes x 8 h100-80gb on one fabric, published on the bus")
+    story.say(f"job request {story.job} published: 2 nodes x 8 h100-80gb on one fabric")
     requested_ms = clock_ms()
     await bus.publish(command_job(buyer), encode(request), message_id=request.request_id)
     return requested_ms
@@ -115,7 +115,7 @@ async def _run_and_hurt(story: Story, nodes: list[Node], options: Options) -> in
     await story.until(lambda: story.steps >= STEPS_BEFORE_KILL, STEP_SECONDS_MAX, "the first steps")
     _check(story)
     victim = next(node for node in nodes if node.id == story.members[options.kill_rank].node)
-    story.say(f"after '{story.last_line}': SIGKILL to the agent of rank {options.kill_rank} and all its workload")
+    story.say(f"{story.last_line}: SIGKILL to rank {options.kill_rank}'s agent and its workload")
     killed_ms = clock_ms()
     kill_tree(victim.child.pid)
     await story.until(lambda: "lost" in story.marks, RECOVER_SECONDS_MAX, "the loss")

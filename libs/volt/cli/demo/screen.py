@@ -7,6 +7,7 @@ from rich.text import Text
 
 from volt.cli.demo.scenario import Ending, clock_ms
 from volt.cli.demo.story import Story
+from volt.cli.tables import table
 from volt.contracts.units import format_usd
 
 MOMENTS_SHOWN_MAX = 24
@@ -45,16 +46,9 @@ def summary(ending: Ending) -> RenderableType:
 
 
 def bill(ending: Ending) -> Table:
-    """A line for each lease."""
-    table = Table(title="the bill", title_justify="left", box=None, header_style="bold", padding=(0, 2))
-    table.add_column("lease")
-    table.add_column("node")
-    table.add_column("GPUs", justify="right")
-    table.add_column("seconds", justify="right")
-    table.add_column("$ per GPU-hour", justify="right")
-    table.add_column("amount $", justify="right")
-    for line in ending.story.bill:
-        table.add_row(
+    """A line for each lease, and their sum."""
+    rows = [
+        (
             line.lease,
             ending.story.node_of_lease[line.lease],
             str(line.gpus),
@@ -62,10 +56,11 @@ def bill(ending: Ending) -> Table:
             format_usd(line.price_microusd_per_gpu_hour, 2),
             format_usd(line.due_microusd),
         )
-    table.add_section()
+        for line in sorted(ending.story.bill, key=lambda line: line.lease)
+    ]
     total_microusd = sum(line.due_microusd for line in ending.story.bill)
-    table.add_row("total", "", "", "", "", format_usd(total_microusd), style="bold")
-    return table
+    columns = ("lease", "node", "GPUs", "seconds", "$/GPU-hour", "amount $")
+    return table(columns, [*rows, ("total", "", "", "", "", format_usd(total_microusd))], right=frozenset(columns[2:]))
 
 
 def verdict(ending: Ending) -> Text:

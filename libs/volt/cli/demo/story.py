@@ -94,7 +94,7 @@ class Story:
             case NodeLost(node=node):
                 self.alive.discard(node)
                 self._mark("lost")
-                self.say(f"node {node} is lost: no heartbeat for longer than a fenced node can have run on")
+                self.say(f"node {node} is lost: silent for longer than a fenced node runs on")
             case BidAccepted(node=node):
                 self.offered.add(node)
             case BidRejected(reason=reason):

@@ -1,0 +1,336 @@
+"""The path that the README walks by hand: the same commands, as processes, and what a person then sees."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+
+from volt.audit.report import LedgerReport
+from volt.contracts.http import Balance, Job, JobWaiting, Offer
+from volt.embedded import Context, read_context
+from volt.sdk import Client
+
+ROOT = Path(__file__).parents[2]
+NODES = ("node-1", "node-2")
+SECONDS_MAX = 90.0
+POLL_SECONDS = 0.1
+LONG = (
+    "import os, time; print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'], flush=True)",
+    "time.sleep(600)",
+)
+SHORT = "print('done', flush=True)"
+GANG = ("--gpu", "h100-80gb", "--count", "2", "--nodes", "2")
+TOO_MANY = ("--gpu", "h100-80gb", "--count", "16", "--nodes", "2")
+
+
+class Terminal:
+    """One command in a terminal of its own: its output, Ctrl-C, and its exit code."""
+
+    def __init__(self, folder: Path, name: str, command: list[str]) -> None:
+        self._out, self._err = folder / f"{name}.out", folder / f"{name}.err"
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("VOLT_")}
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            self.process = subprocess.Popen(
+                command, stdout=out, stderr=err, stdin=subprocess.DEVNULL, env=environment, start_new_session=True
+            )
+
+    @property
+    def stdout(self) -> str:
+        return self._out.read_text()
+
+    @property
+    def stderr(self) -> str:
+        return self._err.read_text()
+
+    def says(self, text: str) -> None:
+        """Waits until the text is on either output."""
+        until(lambda: text in self.stdout + self.stderr or self.process.poll() is not None)
+        assert text in self.stdout + self.stderr, self.stdout + self.stderr
+
+    def ends(self) -> int:
+        """Waits for its end; its exit code."""
+        return self.process.wait(SECONDS_MAX)
+
+    def interrupt(self) -> None:
+        """Ctrl-C, which a terminal sends to the whole foreground group."""
+        os.killpg(self.process.pid, signal.SIGINT)
+
+    def kill(self) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+
+class House:
+    """A control plane and two nodes, each in a terminal, and a folder for all that they keep."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.data = folder, folder / "control"
+        self.terminals: list[Terminal] = []
+        self.up = self.start_up()
+        self.agents = [self._start_agent(node) for node in NODES]
+
+    def open(self, name: str, *arguments: str) -> Terminal:
+        """Types `volt ...` into a new terminal."""
+        terminal = Terminal(self.folder, name, [sys.executable, "-m", "volt", *arguments])
+        self.terminals.append(terminal)
+        return terminal
+
+    def start_up(self) -> Terminal:
+        up = self.open("up", "up", "--data", str(self.data))
+        up.says("Ctrl-C stops it")
+        return up
+
+    def volt(self, *arguments: str, data: Path | None = None) -> Terminal:
+        """A command that ends by itself; options go before anything after `--`."""
+        verb, *rest = arguments
+        words = 2 if verb in ("ledger", "dlq", "views", "account") else 1
+        head, tail = arguments[:words], rest[words - 1 :]
+        terminal = self.open(f"run-{len(self.terminals)}", *head, "--data", str(data or self.data), *tail)
+        terminal.ends()
+        return terminal
+
+    def deploy(self, *options: str, command: str) -> str:
+        """Deploys a Python one-liner; the job's id, which is all that is on stdout."""
+        deployed = self.volt("deploy", *options, "--", sys.executable, "-c", command)
+        assert deployed.process.returncode == 0, deployed.stderr
+        (job,) = deployed.stdout.split()
+        return job
+
+    def job(self, job: str) -> Job:
+        with Client.from_context(self.data) as client:
+            return client.jobs.get(job)
+
+    def alive(self) -> int:
+        with Client.from_context(self.data) as client:
+            return sum(offer.state == "alive" for offer in client.offers().offers)
+
+    def left(self) -> list[str]:
+        """What still runs of all that was started here, by its environment or its command."""
+        return [text for process in psutil.process_iter() if str(self.folder) in (text := _words(process))]
+
+    def _start_agent(self, node: str) -> Terminal:
+        place = ("--runtime", "process", "--fabric", "A", "--region", "eu", "--workdir", str(self.folder))
+        return self.open(
+            *(node, "agent", "run", "--data", str(self.data), "--gpus", "1xh100-80gb", "--price", "1.85", *place),
+            *("--state", str(self.folder / node)),
+        )
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    house = House(tmp_path_factory.mktemp("house"))
+    try:
+        yield house
+    finally:
+        for terminal in reversed(house.terminals):
+            terminal.kill()
+
+
+@pytest.fixture(scope="module")
+def running(house: House) -> str:
+    """A job on both nodes that runs until it is released."""
+    until(lambda: house.alive() == len(NODES))
+    return house.deploy(*GANG, command="; ".join(LONG))
+
+
+def test_offers_show_both_nodes(house: House) -> None:
+    until(lambda: house.alive() == len(NODES))
+    shown = house.volt("offers", "--json")
+    offers = [msgspec.convert(one, Offer) for one in json.loads(shown.stdout)]
+    assert [(one.gpu, one.price_usd_per_gpu_hour, one.place.fabric) for one in offers] == [
+        ("h100-80gb", "1.850000", "A")
+    ] * 2
+    assert house.volt("offers").stdout.count("h100-80gb") == 2
+    assert house.volt("offers", "--region", "us", "--json").stdout == "[]\n"
+
+
+def test_a_deployed_job_is_ready_and_status_shows_it(house: House, running: str) -> None:
+    assert "granted" in "".join(one.stderr for one in house.terminals)
+    (listed,) = json.loads(house.volt("status", "--json").stdout)
+    assert (listed["id"], listed["state"]) == (running, "ready")
+    one = json.loads(house.volt("status", running, "--json").stdout)
+    assert [member["rank"] for member in one["members"]] == [0, 1]
+    assert running in house.volt("status").stdout
+    assert "ready" in house.volt("status", running).stdout
+
+
+def test_logs_follow_the_ranks_until_the_release(house: House, running: str) -> None:
+    following = house.open("follow", "logs", "--data", str(house.data), "-f")
+    for rank in range(2):
+        following.says(f"[1.{rank}] rank {rank} of 2")
+    only = house.open("only", "logs", "--data", str(house.data), "-f", "--rank", "1", running)
+    only.says("rank 1 of 2")
+    only.interrupt()
+    assert only.ends() == 130
+    assert "rank 0" not in only.stdout
+
+    released = house.volt("release")
+    assert (released.process.returncode, released.stdout) == (0, "")
+    assert running in released.stderr
+    assert following.ends() == 0
+    assert following.stderr == ""
+    assert house.volt("release").process.returncode == 4
+
+
+def test_the_bill_is_on_the_balance_and_the_audit_finds_it_right(house: House, running: str) -> None:
+    until(lambda: house.job(running).state == "closed")
+    shown = house.volt("balance", "--json")
+    balance = msgspec.json.decode(shown.stdout, type=Balance)
+    assert balance.on_hold_usd == "0.000000"
+    assert balance.wallet_usd in house.volt("balance").stdout
+    audit = house.volt("ledger", "audit", "--json")
+    assert audit.process.returncode == 0
+    report = msgspec.json.decode(audit.stdout, type=LedgerReport)
+    assert report.is_balanced
+    assert [(one.job, one.stage) for one in report.jobs] == [(running, "closed")]
+    assert "balanced" in house.volt("ledger", "audit").stdout
+
+
+def test_explain_says_what_stands_in_the_way_and_ctrl_c_says_what_still_costs(house: House) -> None:
+    arguments = ("--data", str(house.data), *TOO_MANY, "--", "true")
+    deploying = house.open("deploying", "deploy", *arguments)
+    deploying.says("funded")
+    deploying.interrupt()
+    assert deploying.ends() == 130
+    job = deploying.stdout.strip()
+    assert f"volt release {job}" in deploying.stderr
+    until(lambda: house.job(job).waiting is not None)
+    waiting = msgspec.json.decode(house.volt("explain", job, "--json").stdout, type=JobWaiting)
+    assert waiting.infeasible
+    assert waiting.message in house.volt("explain").stdout
+    assert house.volt("release", job, "--json").process.returncode == 0
+    assert house.volt("explain", "jnosuch").process.returncode == 4
+
+
+def test_the_views_are_rebuilt_as_they_were(house: House, running: str) -> None:
+    before = house.job(running)
+    rebuilt = house.volt("views", "rebuild")
+    assert (rebuilt.process.returncode, rebuilt.stdout) == (0, "")
+    assert "rebuilt up to" in rebuilt.stderr
+    assert house.job(running) == before
+
+
+def test_an_account_is_opened_beside_the_first_and_elsewhere_by_address(house: House) -> None:
+    lab, elsewhere = house.folder / "lab", house.folder / "elsewhere"
+    opened = house.volt("account", "open", "lab", "--into", str(lab), "--json")
+    assert json.loads(opened.stdout)["api_key"] == read_context(lab).api_key
+    assert json.loads(house.volt("balance", "--json", data=lab).stdout)["account"] == "lab"
+
+    context = read_context(house.data)
+    addresses = ("--nats-url", context.nats_url, "--gateway-url", context.gateway_url)
+    opened = house.volt("account", "open", "club", *addresses, "--into", str(elsewhere), data=house.folder / "none")
+    assert opened.process.returncode == 0, opened.stderr
+    assert opened.stdout.strip() == read_context(elsewhere).api_key
+    assert json.loads(house.volt("balance", "--json", data=elsewhere).stdout)["account"] == "club"
+
+    again = house.volt("account", "open", "lab", "--json")
+    assert (again.process.returncode, again.stdout) == (3, "")
+    assert "account_exists" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        (("--max-price", "1e3"), "invalid_amount"),
+        (("--max-price", "-1"), "invalid_amount"),
+        (("--max-duration", "24"), "invalid_duration"),
+        (("--gpu", "h10O-80gb"), "unknown_gpu_model"),
+        (("--count", "0"), "count_out_of_range"),
+    ],
+)
+def test_a_request_that_is_refused_exits_3_and_says_why(options: tuple[str, ...], code: str, house: House) -> None:
+    gpu = () if "--gpu" in options else ("--gpu", "h100-80gb")
+    refused = house.volt("deploy", "--detach", *gpu, "--count", "1", *options, "--", "true")
+    assert (refused.process.returncode, refused.stdout) == (3, "")
+    assert code in refused.stderr
+
+
+def test_a_wrong_key_exits_6(house: House) -> None:
+    wrong = house.folder / "wrong"
+    wrong.mkdir()
+    (wrong / "context.json").write_text(json.dumps(_addresses(read_context(house.data)) | {"api_key": "wrong"}))
+    refused = house.volt("balance", "--json", data=wrong)
+    assert (refused.process.returncode, refused.stdout) == (6, "")
+
+
+def test_the_example_publishes_a_job_with_a_plain_client(house: House) -> None:
+    context = read_context(house.data)
+    script = [sys.executable, str(ROOT / "examples" / "publish_job.py"), context.nats_url, context.account]
+    command = [*script, "--count", "2", "--nodes", "2", "--", sys.executable, "-c", SHORT]
+    example = Terminal(house.folder, "example", command)
+    house.terminals.append(example)
+    assert example.ends() == 0, example.stdout + example.stderr
+    lines = example.stdout.splitlines()
+    assert lines[0].startswith("requested j")
+    assert "released: completed" in lines
+    assert any(line.startswith("granted: ") for line in lines)
+
+
+def test_a_second_control_plane_in_the_folder_is_refused(house: House) -> None:
+    second = house.volt("up")
+    assert (second.process.returncode, second.stdout) == (1, "")
+    assert "data_folder_busy" in second.stderr
+    assert f"already runs in {house.data}" in second.stderr
+
+
+def test_a_restart_keeps_what_is_known_and_the_agents_come_back(house: House, running: str) -> None:
+    before, job = read_context(house.data), house.job(running)
+    children = psutil.Process(house.up.process.pid).children(recursive=True)
+    house.up.interrupt()
+    assert house.up.ends() == 0
+    assert not any(child.is_running() for child in children)
+    stopped = house.volt("status", "--json")
+    assert (stopped.process.returncode, stopped.stdout) == (5, "")
+
+    house.up = house.start_up()
+    assert read_context(house.data) == before
+    assert house.job(running) == job
+    until(lambda: house.alive() == len(NODES))
+    assert all(agent.process.poll() is None for agent in house.agents)
+    deployed = house.deploy(*GANG, command=SHORT)
+    until(lambda: house.job(deployed).release_reason == "completed")
+
+
+def test_ctrl_c_everywhere_leaves_nothing_behind(house: House) -> None:
+    job = house.deploy(*GANG, command="; ".join(LONG))
+    assert house.job(job).state == "ready"
+    for agent in house.agents:
+        agent.interrupt()
+    assert [agent.ends() for agent in house.agents] == [0, 0]
+    house.up.interrupt()
+    assert house.up.ends() == 0
+    until(lambda: house.left() == [])
+    assert house.up.stdout == ""
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Asks again until it is so. Fails after `SECONDS_MAX`."""
+    give_up_at = time.monotonic() + SECONDS_MAX
+    while not condition():
+        assert time.monotonic() < give_up_at, f"not so within {SECONDS_MAX} s"
+        time.sleep(POLL_SECONDS)
+
+
+def _addresses(context: Context) -> dict[str, str]:
+    return {
+        "nats_url": context.nats_url,
+        "redis_url": context.redis_url,
+        "gateway_url": context.gateway_url,
+        "account": context.account,
+    }
+
+
+def _words(process: psutil.Process) -> str:
+    try:
+        return " ".join([*process.cmdline(), *process.environ().values()])
+    except psutil.Error:
+        return ""

@@ -1,0 +1,63 @@
+"""`volt demo` as a user runs it: it ends well, leaves nothing behind, and its figures agree with each other."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+
+DEMO_SECONDS_MAX = 110
+FIGURES = {
+    "matched_ms",
+    "ready_ms",
+    "first_step_ms",
+    "lost_detected_ms",
+    "recovered_ms",
+    "generations",
+    "billed_seconds",
+    "covered_seconds",
+    "charged_microusd",
+    "paid_microusd",
+    "fee_microusd",
+    "ledger_balanced",
+    "total_s",
+}
+
+
+@pytest.mark.timeout(DEMO_SECONDS_MAX + 10)
+@pytest.mark.parametrize("kill", ["other", "head"])
+def test_the_demo_survives_a_kill_and_its_bill_is_right(kill: str, tmp_path: Path) -> None:
+    before = _volt_processes()
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "volt", "demo", "--json", "--kill", kill],
+        env={**os.environ, "TMPDIR": str(tmp_path), "HOME": str(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=DEMO_SECONDS_MAX,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    figures = msgspec.json.decode(done.stdout.splitlines()[-1], type=dict[str, bool | float])
+    assert set(figures) == FIGURES
+    assert figures["generations"] == 2
+    assert figures["ledger_balanced"] is True
+    assert figures["charged_microusd"] == figures["paid_microusd"] + figures["fee_microusd"] > 0
+    assert 0 < figures["billed_seconds"] <= figures["covered_seconds"]
+    assert figures["matched_ms"] <= figures["ready_ms"] <= figures["first_step_ms"]
+    assert figures["lost_detected_ms"] < figures["recovered_ms"]
+    assert list(tmp_path.iterdir()) == []
+    assert _volt_processes() == before
+
+
+def _volt_processes() -> set[int]:
+    """Everything of ours that runs on this machine."""
+    found = set()
+    for process in psutil.process_iter(["cmdline"]):
+        line = " ".join(process.info["cmdline"] or ())
+        if "volt_" in line or "shim.pyc" in line or "nats-server" in line or "valkey-server" in line:
+            found.add(process.pid)
+    return found
