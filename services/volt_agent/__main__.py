@@ -5,6 +5,7 @@ import ipaddress
 import signal
 import socket
 import sys
+from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import structlog
@@ -36,7 +37,7 @@ async def main() -> int:
         with held_identity(settings.state_folder) as node:
             await _run(settings, node)
     except* (VoltError, HeartStopped) as group:
-        for error in group.exceptions:
+        for error in _leaves(group):
             _log.error("stopped", error=str(error))
         code = EXIT_REFUSED
     return code
@@ -59,6 +60,14 @@ async def _run(settings: Settings, node: str) -> None:
         _log.info("agent_stopped", node=node)
     finally:
         await bus.close()
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error
 
 
 def _gpus(settings: Settings, node: str) -> tuple[Gpu, ...]:

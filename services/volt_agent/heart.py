@@ -47,6 +47,7 @@ class Heart:
             stdout=asyncio.subprocess.PIPE,
             env=self._environment(),
             limit=LINE_BYTES_MAX,
+            start_new_session=True,  # Ctrl-C in a terminal is for the agent, which beats a last time.
         )
         try:
             async with asyncio.TaskGroup() as tasks:

@@ -12,7 +12,8 @@ from typing import TypeVar
 
 import pytest
 
-from tests.simulation.world import BUYER, JOB, SERVICES, Crash, Moment, Outcome, play
+from tests.simulation.wire import Crash, Moment
+from tests.simulation.world import BUYER, JOB, SERVICES, Outcome, play
 from volt.audit.ledger import audit
 from volt.contracts.clusters import ClusterReady, ClusterReleased, LeaseCleared, MemberLost, MembersWanted
 from volt.contracts.ledger import BillLine, ChargesPosted, JobClosed, LedgerEvent, hold, wallet
@@ -76,6 +77,10 @@ def _disturbance(crash: Crash, undisturbed: Outcome) -> Iterator[str]:
     if crash.service == "health-monitor" and loss_after_ready_ms(outcome) != loss_after_ready_ms(undisturbed):
         # A new monitor counts silence afresh, so the loss came later, and what is on hold follows the time it took.
         moved, expected = charged(moved), charged(expected)
+    else:
+        said, expected_said = facts(outcome), facts(undisturbed)
+        if said != expected_said:
+            yield f"said {said - expected_said} more and {expected_said - said} less"
     if moved != expected:
         yield f"moved {moved - expected} more and {expected - moved} less"
 
@@ -121,6 +126,14 @@ def _double_leases(entries: Sequence[Entry]) -> Iterator[str]:
 
 def all_of(outcome: Outcome, kind: type[E]) -> list[E]:
     return [entry.event for entry in outcome.entries if isinstance(entry.event, kind)]
+
+
+def facts(outcome: Outcome) -> Counter[tuple[str, str]]:
+    """What happened and to which lease or node, how often."""
+    return Counter(
+        (type(event).__name__, str(getattr(event, "lease", getattr(event, "node", ""))))
+        for event in all_of(outcome, Event)
+    )
 
 
 def movements(outcome: Outcome) -> Counter[Movement]:

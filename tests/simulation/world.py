@@ -6,12 +6,13 @@ loses no time: what it writes then bears the instants that it would have borne.
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
+from dataclasses import dataclass, replace
+from typing import Generic, Protocol, TypeVar
 
 from tests.simulation.agents import GPUS_PER_NODE, Agent, NodePlan
+from tests.simulation.wire import STEP_MS, CountingBus, Crash, StepClock, Wire, Writes
 from volt.contracts.clusters import LeaseCleared
 from volt.contracts.ids import job_id
 from volt.contracts.jobs import OpenAccount, RequestJob, Workload
@@ -19,7 +20,7 @@ from volt.contracts.ledger import JobClosed
 from volt.contracts.log import Entry
 from volt.contracts.messages import Command, Event, encode
 from volt.contracts.nodes import NodeAlive
-from volt.contracts.streams import ALL, COMMANDS, HEARTBEATS, LOG, StreamSpec
+from volt.contracts.streams import ALL, COMMANDS, HEARTBEATS, LOG
 from volt.contracts.subjects import (
     ACCOUNT_COMMANDS,
     BID_COMMANDS,
@@ -32,8 +33,8 @@ from volt.contracts.subjects import (
 from volt.contracts.timing import Timing
 from volt.runtime.engine import Definition, Engine, Verdict
 from volt.runtime.log import read_entry
-from volt.runtime.memory import MemoryBus, MemoryClock, settle
-from volt.runtime.ports import Batch, Bus, Record
+from volt.runtime.memory import settle
+from volt.runtime.ports import Bus, Record
 from volt_bid_intake.effects import DEFINITION as BID_INTAKE
 from volt_billing.effects import DEFINITION as BILLING
 from volt_health_monitor.domain import State as MonitorState
@@ -60,8 +61,6 @@ JOB = job_id(BUYER, REQUEST)
 WORKS_MS = 950
 SILENT_AFTER_MS = 150
 LEASES = 3
-STEP_MS = 50
-"""Every instant at which anything is due is a multiple of it."""
 SCENARIO_MS_MAX = 8_000
 AFTERWARDS_MS = 100
 DELIVERIES_MAX = 12
@@ -69,16 +68,7 @@ DELIVERY_DELAY_MS = 100
 QUIET_ROUNDS_MAX = 200
 
 SERVICES = ("bid-intake", "matcher", "provisioner", "health-monitor", "billing")
-Moment = Literal["before", "after"]
 S = TypeVar("S")
-
-
-class Crash(NamedTuple):
-    """Where a service dies: around its `write`-th append or publication, counted from 1 over all of its lives."""
-
-    service: str
-    write: int
-    moment: Moment
 
 
 @dataclass
@@ -104,112 +94,6 @@ async def play(crash: Crash | None = None) -> Outcome:
         await world.stop()
 
 
-class StepClock(MemoryClock):
-    """A clock of which all who are due at an instant wake together."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._at_ms = 0
-        self._due: dict[int, list[asyncio.Future[None]]] = {}
-
-    def monotonic_ms(self) -> int:
-        return self._at_ms
-
-    async def sleep(self, seconds: float) -> None:
-        due_ms = self._at_ms + round(seconds * 1000)
-        assert due_ms % STEP_MS == 0, f"{due_ms} ms is between two steps"
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._due.setdefault(due_ms, []).append(waiter)
-        await waiter
-
-    def step(self) -> None:
-        self._at_ms += STEP_MS
-        for waiter in self._due.pop(self._at_ms, ()):
-            if not waiter.done():
-                waiter.set_result(None)
-
-
-class CountingBus(MemoryBus):
-    """Counts what is stored, so that one can see that nothing goes on."""
-
-    stored = 0
-
-    async def publish(
-        self,
-        subject: str,
-        data: bytes,
-        *,
-        expected_seq: int | None = None,
-        message_id: str | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> int:
-        self.stored += 1
-        return await super().publish(subject, data, expected_seq=expected_seq, message_id=message_id, headers=headers)
-
-
-@dataclass
-class Ledger:
-    """What one service wrote over all of its lives, and where it shall die."""
-
-    service: str
-    crash: Crash | None
-    writes: list[str] = field(default_factory=list)
-
-    def is_fatal(self, write: int, moment: Moment) -> bool:
-        return self.crash == Crash(self.service, write, moment)
-
-
-class Wire:
-    """The bus as one life of a service has it: it may die at a write, and after that nothing leaves it."""
-
-    def __init__(self, bus: Bus, ledger: Ledger) -> None:
-        self.died = asyncio.Event()
-        self._bus, self._ledger = bus, ledger
-
-    async def publish(
-        self,
-        subject: str,
-        data: bytes,
-        *,
-        expected_seq: int | None = None,
-        message_id: str | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> int:
-        await self._live()
-        self._ledger.writes.append(subject)
-        write = len(self._ledger.writes)
-        await self._die_at(write, "before")
-        seq = await self._bus.publish(subject, data, expected_seq=expected_seq, message_id=message_id, headers=headers)
-        await self._die_at(write, "after")
-        await self._live()
-        return seq
-
-    async def ensure(self, spec: StreamSpec) -> None:
-        await self._bus.ensure(spec)
-
-    async def last(self, stream: str, subject: str) -> Record | None:
-        return await self._bus.last(stream, subject)
-
-    async def remove(self, stream: str, seq: int) -> None:
-        await self._live()
-        await self._bus.remove(stream, seq)
-
-    def read(
-        self, stream: str, subjects: Sequence[str], *, after_seq: int = 0, from_ms: int | None = None
-    ) -> AsyncIterator[Batch]:
-        return self._bus.read(stream, subjects, after_seq=after_seq, from_ms=from_ms)
-
-    async def _die_at(self, write: int, moment: Moment) -> None:
-        if self._ledger.is_fatal(write, moment):
-            self.died.set()
-        await self._live()
-
-    async def _live(self) -> None:
-        """Returns if the service lives; the dead wait for ever, that is until their tasks are cancelled."""
-        if self.died.is_set():
-            await asyncio.Event().wait()
-
-
 Beside = Callable[[Engine[S], Bus, StepClock], tuple[Coroutine[None, None, None], ...]]
 
 
@@ -227,7 +111,7 @@ class Runnable(Protocol):
     """A service, whatever its state."""
 
     name: str
-    ledger: Ledger
+    writes: Writes
     deaths: int
     dead_letters: list[str]
     stuck: dict[str, str]
@@ -246,7 +130,7 @@ class Service(Generic[S]):
         beside: Beside[S] = nothing_beside,
     ) -> None:
         self.name = definition.name
-        self.ledger = Ledger(self.name, world.crash)
+        self.writes = Writes(self.name, world.crash)
         self.deaths = 0
         self.dead_letters: list[str] = []
         self.stuck: dict[str, str] = {}
@@ -256,7 +140,7 @@ class Service(Generic[S]):
     async def live(self) -> None:
         """Lives, dies and starts afresh from the log, until cancelled."""
         while True:
-            wire = Wire(self._world.bus, self.ledger)
+            wire = Wire(self._world.bus, self.writes)
             running = asyncio.create_task(self._run(wire))
             death = asyncio.create_task(wire.died.wait())
             try:
@@ -387,7 +271,7 @@ class World:
         return Outcome(
             entries=self._entries,
             heartbeats=[record for record in beats if record.subject != MONITOR_PROBE],
-            writes={service.name: service.ledger.writes for service in self._services},
+            writes={service.name: service.writes.subjects for service in self._services},
             deaths=Counter({service.name: service.deaths for service in self._services if service.deaths}),
             dead_letters=[letter for service in self._services for letter in service.dead_letters],
             stuck={subject: error for service in self._services for subject, error in service.stuck.items()},

@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 FILE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 70
 
-DOMAIN_NAMES = frozenset({"domain", "feasible", "place", "price", "explain"})
+DOMAIN_NAMES = frozenset({"clear", "domain", "feasible", "place", "price", "explain"})
 PURE_STDLIB = frozenset(
     {"__future__", "bisect", "collections", "dataclasses", "enum", "functools"}
     | {"hashlib", "heapq", "itertools", "math", "operator", "typing"}

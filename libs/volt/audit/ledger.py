@@ -94,7 +94,7 @@ class _Auditor:
     def _grant(self, seq: int, gang: Gang) -> Iterator[Finding]:
         story = self._stories.get(gang.job)
         if story is None or story.is_over:
-            return
+            return  # A gang behind the end of its job in the log is void.
         cap_microusd = story.cap_microusd_per_gpu_hour
         if cap_microusd is None:
             yield Finding("granted_unfunded", seq, gang.job, "leases were granted before money was on hold")

@@ -58,15 +58,13 @@ class Story:
         return cls(event.account, event.spec.is_gang)
 
     def grant(self, gang: Gang) -> None:
-        """Takes a gang's leases, unless it comes later in the log than the end of its job."""
-        if not self.is_over:
-            self.leases |= {grant.lease: _leased(gang, grant) for grant in gang.grants}
+        """Takes a gang's leases."""
+        self.leases |= {grant.lease: _leased(gang, grant) for grant in gang.grants}
 
     def learn(self, seq: int, fact: Fact) -> None:
-        """Takes a fact, unless the account of the job is closed."""
-        if not self.closed_seq:
-            self.facts.append((seq, fact))
-            self.is_over |= isinstance(fact, JobReleaseAccepted | ClusterReleased | FundsExhausted)
+        """Takes a fact."""
+        self.facts.append((seq, fact))
+        self.is_over |= isinstance(fact, JobReleaseAccepted | ClusterReleased | FundsExhausted)
 
     def see(self, span: CoverSpan, complete_to_ms: int) -> None:
         """Takes cover, as far as it is not below what was complete before."""

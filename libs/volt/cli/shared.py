@@ -56,7 +56,7 @@ def report_failure(error: VoltError) -> int:
     if reason.choices:
         err.print(f"  choices: {', '.join(reason.choices)}", markup=False)
     match error:
-        case Refused() | MalformedMessage():
+        case Refused() | MalformedMessage() | VoltError(code="file_unreadable"):
             return EXIT_REFUSED
         case NotFound() | VoltError(code="context_missing"):
             return EXIT_NOT_FOUND

@@ -18,7 +18,7 @@ class Grant(Value, frozen=True, kw_only=True):
 class Gang(Value, frozen=True, kw_only=True):
     """Leases granted together at one price, which is the highest ask among their own nodes.
 
-    `generation` 1 is the cluster's first gang; a later one answers the `MembersWanted` of that generation and attempt.
+    `attempt` 0 is the cluster's first gang; a later one answers the `MembersWanted` of that generation and attempt.
     """
 
     job: JobId

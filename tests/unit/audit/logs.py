@@ -91,8 +91,8 @@ def line_of(world: World, lease: str) -> BillLine:
     return next(line for line in closed.lines if line.lease == lease)
 
 
-def before_last(world: World, kind: type[LedgerEvent], event: Event) -> list[Entry]:
-    """The log with one more event just before the last of this kind."""
-    place = max(place for place, entry in enumerate(world.entries) if isinstance(entry.event, kind))
-    entries = [*world.entries[:place], Entry(0, world.now_ms, event), *world.entries[place:]]
+def before_last_bill(world: World, *events: Event) -> list[Entry]:
+    """The log with more events just before the last bill."""
+    place = max(place for place, entry in enumerate(world.entries) if isinstance(entry.event, JobClosed))
+    entries = [*world.entries[:place], *(Entry(0, world.now_ms, event) for event in events), *world.entries[place:]]
     return [entry._replace(seq=seq) for seq, entry in enumerate(entries, 1)]

@@ -1,6 +1,6 @@
 """The audit proves a ledger that is right, and says what each lease owes."""
 
-from tests.unit.audit.logs import PRICE, at, before_last, codes, eventful
+from tests.unit.audit.logs import PRICE, at, before_last_bill, codes, eventful
 from tests.unit.billing.builders import (
     HOUR,
     JOB,
@@ -21,8 +21,6 @@ from tests.unit.billing.builders import (
 from volt.audit.ledger import audit
 from volt.contracts.ledger import (
     FIRST_CREDIT_MICROUSD,
-    ChargesPosted,
-    JobClosed,
     hold,
 )
 from volt.contracts.log import Entry
@@ -72,12 +70,18 @@ def test_an_open_job_owes_what_is_complete_and_was_charged_what_was_posted() -> 
 
 def test_a_bill_need_not_know_what_was_stored_since_the_ledgers_last_event() -> None:
     exit_that_frees_a = ended(2, "c", 0, at_ms=at(150_000))
-    assert codes(before_last(eventful(), JobClosed, exit_that_frees_a)) == set()
+    report = audit(before_last_bill(eventful(), exit_that_frees_a))
+    assert report.is_balanced
+    (job,) = report.jobs
+    assert [lease.due_microusd for lease in job.leases] == [lease.posted_microusd for lease in job.leases]
 
 
 def test_a_bill_has_to_know_what_was_stored_before_the_ledgers_last_event() -> None:
     exit_that_frees_a = ended(2, "c", 0, at_ms=at(150_000))
-    assert "billable_wrong" in codes(before_last(eventful(), ChargesPosted, exit_that_frees_a))
+    other = World()
+    other.say(opened("other"))
+    account, credited = (entry.event for entry in other.entries)
+    assert "billable_wrong" in codes(before_last_bill(eventful(), account, exit_that_frees_a, credited))
 
 
 def test_void_gangs_and_late_readiness_cost_nothing() -> None:

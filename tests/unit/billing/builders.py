@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from volt.audit.ledger import audit
 from volt.contracts.bids import BidAccepted, BidWithdrawn, Gpu, Place
 from volt.contracts.clusters import (
     ClusterForming,
@@ -18,7 +19,7 @@ from volt.contracts.clusters import (
     Wanted,
 )
 from volt.contracts.jobs import AccountOpened, JobAdmitted, JobReleaseAccepted, JobSpec, Workload, WorkloadKind
-from volt.contracts.ledger import LedgerEvent, hold, wallet
+from volt.contracts.ledger import JobClosed, LedgerEvent, hold, wallet
 from volt.contracts.log import Entry
 from volt.contracts.market import Gang, Grant, MarketCleared
 from volt.contracts.messages import Event
@@ -283,3 +284,11 @@ def running(*leases: str, kind: WorkloadKind = "batch", price: int = DOLLAR, gpu
     world.say(gang(*leases, price=price, gpus=gpus))
     world.say(*generation(1, *leases, ready_ms=START_MS))
     return world
+
+
+def closed(world: World) -> dict[str, int]:
+    """What each lease owes by the last bill, which has to be the last thing said, and right."""
+    event = world.ledger()[-1]
+    assert isinstance(event, JobClosed)
+    assert audit(world.entries).findings == ()
+    return {line.lease: line.due_microusd for line in event.lines}

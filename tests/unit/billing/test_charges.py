@@ -9,6 +9,7 @@ from tests.unit.billing.builders import (
     START_MS,
     World,
     admitted,
+    closed,
     covered,
     ended,
     forming,
@@ -51,12 +52,6 @@ def bills(event: LedgerEvent) -> dict[str, int]:
     """What each lease owes by this event."""
     assert isinstance(event, ChargesPosted | JobClosed)
     return {line.lease: line.due_microusd for line in event.lines}
-
-
-def closed(world: World) -> dict[str, int]:
-    event = world.ledger()[-1]
-    assert isinstance(event, JobClosed)
-    return bills(event)
 
 
 def expensive(*leases: str, gang_kind: bool = True) -> World:
@@ -103,15 +98,17 @@ def test_time_that_heartbeats_do_not_cover_is_not_billed() -> None:
 def test_below_the_watermark_nothing_is_added() -> None:
     world = running("a", price=RATE // 10)
     world.say(covered(complete_to_ms=at(30_000)))
-    (posted,) = world.say(covered(("a", 1, at(0), at(40_000)), complete_to_ms=at(MINUTE)))
-    assert bills(posted) == {"a": 1_000}
+    world.append(released(1, at_ms=at(MINUTE)))
+    world.say(covered(("a", 1, at(0), at(40_000)), complete_to_ms=at(MINUTE)))
+    assert closed(world) == {"a": 1_000}
 
 
 def test_cover_before_ready_or_of_another_generation_or_of_a_strangers_lease_is_not_billed() -> None:
     world = running("a", price=RATE // 10)
     spans = [("a", 1, at(-5_000), at(10_000)), ("a", 2, at(10_000), at(50_000)), ("z", 1, at(0), at(50_000))]
-    (posted,) = world.say(covered(*spans, complete_to_ms=at(MINUTE)))
-    assert bills(posted) == {"a": 1_000}
+    world.append(released(1, at_ms=at(MINUTE)))
+    world.say(covered(*spans, complete_to_ms=at(MINUTE)))
+    assert closed(world) == {"a": 1_000}
 
 
 def test_a_fraction_of_a_micro_dollar_is_carried_until_it_is_one() -> None:
@@ -172,8 +169,18 @@ def test_what_is_ready_behind_the_release_in_the_log_was_never_ready() -> None:
     world = World()
     world.say(opened(), admitted(kind="ddp", cap=RATE))
     world.say(gang("a", price=RATE), forming(1, "a", at_ms=START_MS), started(1, "a", at_ms=START_MS))
+    world.append(covered(("a", 1, at(0), at(10)), complete_to_ms=at(10)))
     world.say(release_accepted(at(10)), ready(1, at_ms=at(9)))
     assert closed(world) == {"a": 0}
+
+
+def test_a_generation_that_is_ready_behind_the_release_in_the_log_is_not_billed() -> None:
+    world = expensive("a")
+    world.say(generation_ended(1, "a", at_ms=at(5_000)), forming(2, "a", at_ms=at(5_000)))
+    world.say(started(2, "a", at_ms=at(9_000)), release_accepted(at(10_000)), ready(2, at_ms=at(9_000)))
+    world.say(opened("somebody"))
+    world.say(covered(("a", 1, at(0), at(5_000)), ("a", 2, at(9_000), at(10_000)), complete_to_ms=at(10_000)))
+    assert closed(world) == {"a": 5_000}
 
 
 def test_a_gang_is_billed_only_while_all_of_its_members_are_covered() -> None:

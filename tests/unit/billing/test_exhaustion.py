@@ -7,6 +7,7 @@ from tests.unit.billing.builders import (
     START_MS,
     World,
     admitted,
+    closed,
     covered,
     forming,
     gang,
@@ -89,7 +90,7 @@ def test_nothing_behind_the_exhaustion_is_billed_and_every_cent_was() -> None:
     world = tight_world()
     tick(world, START_MS + 3 * HOUR)
     world.say(covered(("a", 1, START_MS, START_MS + 3 * HOUR), complete_to_ms=START_MS + 3 * HOUR))
-    assert isinstance(world.ledger()[-1], JobClosed)
+    assert closed(world)
     assert world.balance(earned(provider_of("a"))) == FIRST_CREDIT_MICROUSD * 95 // 100
     assert (world.wallet(), world.held()) == (0, 0)
 
@@ -100,7 +101,7 @@ def test_a_monitor_that_is_away_cannot_let_a_job_overspend() -> None:
     assert isinstance(said[-1], FundsExhausted)
     world.say(released(1, at_ms=START_MS + 3 * HOUR))
     world.say(covered(("a", 1, START_MS + 1, START_MS + 3 * HOUR), complete_to_ms=START_MS + 3 * HOUR))
-    assert isinstance(world.ledger()[-1], JobClosed)
+    assert closed(world)
     assert 0 < world.wallet() < DOLLAR
 
 
@@ -124,7 +125,7 @@ def test_charges_are_not_posted_behind_what_the_hold_pays_for() -> None:
     world = tight_world()
     world.append(covered(("a", 1, START_MS, START_MS + 30 * HOUR), complete_to_ms=START_MS + 30 * HOUR))
     world.act()
-    assert isinstance(world.ledger()[-1], JobClosed)
+    assert closed(world)
     assert (world.wallet(), world.held()) == (0, 0)
 
 
@@ -202,7 +203,7 @@ def test_a_release_that_is_read_behind_the_end_of_the_money_is_billed_to_that_en
     said = world.act(START_MS + 5 * HOUR)
     assert kinds(said) == ["HoldAdjusted", "FundsExhausted"]
     world.say(covered(("a", 1, START_MS, START_MS + 5 * HOUR), complete_to_ms=START_MS + 5 * HOUR))
-    assert isinstance(world.ledger()[-1], JobClosed)
+    assert closed(world)
     assert (world.wallet(), world.balance(earned(provider_of("a")))) == (0, 95 * DOLLAR)
 
 
@@ -235,7 +236,7 @@ def test_what_goes_back_comes_first_so_that_the_hold_can_pay_the_rest() -> None:
     end_ms = START_MS + 105 * MINUTE
     world.append(release_accepted(end_ms))
     world.say(covered(("a", 1, START_MS + HOUR, end_ms), complete_to_ms=end_ms))
-    assert isinstance(world.ledger()[-1], JobClosed)
+    assert closed(world)
     earnings = [world.balance(earned(provider_of(lease))) for lease in ("a", "b")]
     assert earnings == [70 * DOLLAR * 95 // 100, 20 * DOLLAR * 95 // 100]
 

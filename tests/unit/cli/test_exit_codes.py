@@ -2,15 +2,17 @@
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
+import structlog
 
 from tests.unit.sdk.scripted import Step, answer, failure, scripted
 from volt.cli import main
 from volt.contracts.http import ErrorBody, JobList, OfferList
+from volt.runtime import connection
 from volt.sdk import retries
 
 Ran = tuple[int, str, str]
@@ -37,21 +39,26 @@ EVERY_READER = (
 
 
 @pytest.fixture
-def volt(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Volt:
+def volt(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Volt]:
     """Runs the command line: its exit code, stdout and stderr."""
 
     def run(*arguments: str) -> Ran:
         monkeypatch.setattr(sys, "argv", ["volt", *arguments])
-        with pytest.raises(SystemExit) as ended:
+        code: object = 0
+        try:
             main()
+        except SystemExit as ended:
+            code = ended.code
         told = capsys.readouterr()
-        code = ended.value.code
-        assert isinstance(code, int | None)
-        return code or 0, told.out, told.err
+        assert isinstance(code, int)
+        return code, told.out, told.err
 
     for variable in ("VOLT_NATS_URL", "VOLT_ACCOUNT", "VOLT_DATA"):
         monkeypatch.delenv(variable, raising=False)
-    return run
+    yield run
+    # A command logs on the stderr that was captured for it alone.
+    structlog.reset_defaults()
+    structlog.contextvars.clear_contextvars()
 
 
 @pytest.fixture(autouse=True)
@@ -185,9 +192,25 @@ def test_what_is_no_account_name_is_refused_before_anybody_is_asked(name: str, v
 def test_a_context_that_cannot_be_read_is_named(arguments: tuple[str, ...], volt: Volt, tmp_path: Path) -> None:
     (tmp_path / "context.json").write_text("{")
     code, out, err = volt(*arguments, "--data", str(tmp_path))
-    assert code in (1, 3)
-    assert out == ""
+    assert (code, out) == (3, "")
     assert f"{tmp_path / 'context.json'}" in err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("dlq", "list", "--json"), ("ledger", "audit", "--json"), ("account", "open", "lab", "--json")],
+    ids=" ".join,
+)
+def test_a_bus_that_is_not_there_exits_5_and_says_so_on_stderr_alone(
+    arguments: tuple[str, ...], volt: Volt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "CONNECT_SECONDS_MAX", 0.2)
+    monkeypatch.setenv("VOLT_LOG_LEVEL", "debug")
+    write_context(tmp_path, "http://127.0.0.1:1")
+    code, out, err = volt(*arguments, "--data", str(tmp_path))
+    assert (code, out) == (5, "")
+    assert "error bus_unavailable" in err
+    assert "bus_error" in err, "the client's own complaints are there, too"
 
 
 def test_views_that_nobody_serves_here_are_a_failure_of_their_class(volt: Volt, tmp_path: Path) -> None:
@@ -197,6 +220,15 @@ def test_views_that_nobody_serves_here_are_a_failure_of_their_class(volt: Volt, 
     assert "redis://127.0.0.1:1" in err
     write_context(tmp_path, "http://127.0.0.1:1", redis_url="")
     assert volt("views", "rebuild", "--data", str(tmp_path))[0] == 3
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--help",), ("--version",), ("deploy", "--help"), ("dlq", "--help")], ids=" ".join
+)
+def test_help_is_a_success(arguments: tuple[str, ...], volt: Volt) -> None:
+    code, out, err = volt(*arguments)
+    assert (code, err) == (0, "")
+    assert out
 
 
 def served(volt: Volt, folder: Path, step: Step, *arguments: str) -> Ran:
