@@ -141,7 +141,7 @@ class Client(_Group):
         self.jobs = Jobs(self._transport)
 
     @classmethod
-    def from_context(cls, context_path: str | os.PathLike[str]) -> Self:
+    def from_context(cls, context_path: str | os.PathLike[str] | None = None) -> Self:
         """A client of the control plane that wrote this file. Raises NotFound, MalformedMessage."""
         context = read_context(context_path)
         return cls(context.gateway_url, context.api_key)

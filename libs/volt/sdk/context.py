@@ -33,9 +33,12 @@ def data_folder(override: Path | None = None) -> Path:
     return Path(named or platformdirs.user_data_dir("volt")).absolute()
 
 
-def read_context(path: str | os.PathLike[str]) -> Context:
-    """The context in a file, or in the data folder that holds it. Raises NotFound, MalformedMessage."""
-    file = Path(path).expanduser()
+def read_context(path: str | os.PathLike[str] | None = None) -> Context:
+    """The context in a file, or in the data folder that holds it; None is the user's own data folder.
+
+    Raises NotFound, MalformedMessage.
+    """
+    file = data_folder() if path is None else Path(path).expanduser()
     file = file / CONTEXT_FILE if file.is_dir() else file
     try:
         return msgspec.json.decode(file.read_bytes(), type=Context)
