@@ -11,11 +11,12 @@ from urllib.parse import urlsplit
 import structlog
 
 from volt.contracts.bids import Gpu
-from volt.contracts.errors import VoltError
+from volt.contracts.errors import Unavailable, VoltError
 from volt.runtime import telemetry
 from volt.runtime.nats import NatsBus
 from volt.runtime.readiness import say_ready
 from volt.runtime.settings import from_environment
+from volt_agent.beat import EXIT_IDENTITY_TAKEN
 from volt_agent.gpus import find_gpus
 from volt_agent.handlers import Agent
 from volt_agent.heart import HeartStopped
@@ -23,13 +24,14 @@ from volt_agent.identity import held_identity, new_incarnation
 from volt_agent.process import ProcessRuntime
 from volt_agent.settings import Settings, declared_gpus
 
+EXIT_FAILED = 1
 EXIT_REFUSED = 3
 
 _log = structlog.get_logger("volt.agent")
 
 
 async def main() -> int:
-    """Runs the agent. Returns 0 after a wanted stop, 3 when VOLT or another agent refuses it."""
+    """Runs the agent. Returns 0 after a wanted stop, 3 when VOLT or another agent refuses it, 1 if it failed."""
     telemetry.set_up("agent")
     code = 0
     try:
@@ -39,7 +41,7 @@ async def main() -> int:
     except* (VoltError, HeartStopped) as group:
         for error in _leaves(group):
             _log.error("stopped", error=str(error))
-        code = EXIT_REFUSED
+        code = EXIT_REFUSED if any(map(_is_refusal, _leaves(group))) else EXIT_FAILED
     return code
 
 
@@ -60,6 +62,12 @@ async def _run(settings: Settings, node: str) -> None:
         _log.info("agent_stopped", node=node)
     finally:
         await bus.close()
+
+
+def _is_refusal(error: BaseException) -> bool:
+    if isinstance(error, HeartStopped):
+        return error.code == EXIT_IDENTITY_TAKEN
+    return isinstance(error, VoltError) and not isinstance(error, Unavailable)
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:

@@ -24,6 +24,10 @@ from volt.runtime.settings import BusSettings, from_environment
 from volt.runtime.telemetry import set_up
 
 MISSED_TICKS_MAX = 5
+NEWCOMER_BEATS = 2
+"""How many periods of another incarnation a newcomer waits out before it beats itself."""
+LAST_ATTEMPTS_MAX = 240
+LAST_RETRY_SECONDS = 0.5
 LINE_BYTES_MAX = 1024 * 1024
 EXIT_IDENTITY_TAKEN = 3
 
@@ -69,8 +73,6 @@ class Beater:
 
     async def run(self, lines: asyncio.StreamReader) -> None:
         """Beats until the agent closes the pipe. Raises IdentityTaken if another incarnation beats as this node."""
-        record = await self._bus.last(HEARTBEATS.name, self._subject)
-        self._last_seq = record.seq if record else 0
         async with asyncio.TaskGroup() as tasks:
             beating = tasks.create_task(self._beat_on())
             async for line in lines:
@@ -84,6 +86,7 @@ class Beater:
             self._changed.set()
 
     async def _beat_on(self) -> None:
+        await self._come_in()
         while True:
             self._changed.clear()
             if boot_ms() - self._ticked_ms <= MISSED_TICKS_MAX * WATCHDOG_TICK_MS:
@@ -93,6 +96,25 @@ class Beater:
                     await self._changed.wait()
             except TimeoutError:
                 continue
+
+    async def _come_in(self) -> None:
+        """Finds the place to go on from. Where another incarnation has beaten, waits to see that it beats no more."""
+        record = await self._last()
+        if record is not None and self._is_anothers(record):
+            await asyncio.sleep(NEWCOMER_BEATS * self._settings.timing.beat_ms / 1000)
+            again = await self._last()
+            if again is not None and again.seq != record.seq:
+                raise IdentityTaken(self._settings.node)
+        self._last_seq = record.seq if record else 0
+
+    async def _last(self) -> Record | None:
+        for _ in range(LAST_ATTEMPTS_MAX):
+            try:
+                return await self._bus.last(HEARTBEATS.name, self._subject)
+            except BusUnavailable as error:
+                _log.warning("last_beat_unread", error=str(error))
+                await asyncio.sleep(LAST_RETRY_SECONDS)
+        raise BusUnavailable(f"the last beat could not be read in {LAST_ATTEMPTS_MAX} attempts")
 
     async def _beat(self) -> None:
         status, sent_ms = self._status, boot_ms()
@@ -105,13 +127,15 @@ class Beater:
             leaving=status.leaving,
         )
         try:
-            self._last_seq = await self._bus.publish(self._subject, encode(beat), expected_seq=self._last_seq)
+            # An answer that takes half of F comes too late to be of use: the next beat is better than waiting.
+            async with asyncio.timeout(self._settings.timing.fence_after_ms / 2000):
+                self._last_seq = await self._bus.publish(self._subject, encode(beat), expected_seq=self._last_seq)
         except SequenceConflict:
             await self._settle_conflict()
             self._changed.set()
             return
-        except BusUnavailable as error:
-            _log.warning("beat_unacknowledged", error=str(error))
+        except (BusUnavailable, TimeoutError) as error:
+            _log.warning("beat_unacknowledged", error=repr(error))
             return
         self._sequence += 1
         line = msgspec.json.encode(Acknowledged(change=status.change, sequence=self._sequence, sent_ms=sent_ms))

@@ -34,6 +34,7 @@ from volt_agent.runtimes import Launch, RankExit, WorkloadError
 from volt_agent.settings import Settings
 
 STEP_RETRY_SECONDS = 0.5
+FAILURE_CHARS_MAX = 1_000
 
 _log = structlog.get_logger("volt.agent")
 
@@ -97,7 +98,9 @@ class Keeper:
                 await asyncio.sleep(STEP_RETRY_SECONDS)
 
     async def abandon(self) -> None:
-        """Ends whatever runs, without a word to anybody."""
+        """Ends whatever runs, without a word to anybody: the node is lost to its jobs, and they are told so."""
+        if self._watch is not None:
+            self._watch.cancel()
         if self._workload is not None:
             self._workload.stop(0)
             await self._workload.ended()
@@ -135,8 +138,8 @@ class Keeper:
         desired = self.desired
         try:
             prepared = await self._node.runtime.prepare(desired.lease, desired.generation)
-        except WorkloadError as error:
-            self._become(Finished(desired.generation, failure=str(error)))
+        except (WorkloadError, OSError) as error:
+            self._become(Finished(desired.generation, failure=_told(error)))
             return
         self._become(Prepared(desired.generation, prepared.address, prepared.port))
 
@@ -150,20 +153,23 @@ class Keeper:
     async def _start(self) -> None:
         desired = self.desired
         output = Output(self._node.bus, self._node.id, desired)
+        # The whole of F lies before a workload whose start takes a while.
+        await self._node.heart.beat_now()
         deadline_ms = self._node.heart.acknowledged_ms + self._node.settings.timing.fence_after_ms
         try:
             workload = self._workload = await self._node.runtime.start(
                 desired.lease, desired.generation, self._launches(desired), deadline_ms, output.take
             )
-        except WorkloadError as error:
-            self._become(Finished(desired.generation, failure=str(error), failed_start=True))
+        except (WorkloadError, OSError) as error:
+            self._become(Finished(desired.generation, failure=_told(error), failed_start=True))
             return
+        self.extend(self._node.heart.acknowledged_ms)
         ending = asyncio.create_task(self._publish_to_the_end(workload, output))
         try:
             await workload.started()
         except WorkloadError as error:
             await ending
-            self._become(Finished(desired.generation, failure=str(error), failed_start=True))
+            self._become(Finished(desired.generation, failure=_told(error), failed_start=True))
             return
         self._become(Running(desired.generation))
         self._watch = asyncio.create_task(self._watch_over(ending, desired.generation))
@@ -178,7 +184,7 @@ class Keeper:
         return exits
 
     async def _watch_over(self, ending: asyncio.Task[tuple[RankExit, ...]], generation: int) -> None:
-        self._become(Finished(generation, tuple(_exit(one) for one in await ending)))
+        self._become(Finished(generation, tuple(_exit(one) for one in await asyncio.shield(ending))))
 
     async def _report_started(self) -> None:
         local = self.local
@@ -248,5 +254,12 @@ class Keeper:
         await self._node.bus.publish(command_report(report.account, report.node), encode(report), message_id=identity)
 
 
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:FAILURE_CHARS_MAX]
+
+
 def _exit(end: RankExit) -> Exit:
+    """How a process ended, for the provisioner. One that its fence ended did not fail: it has no exit of its own."""
+    if end.reason in ("deadline", "gone"):
+        return Exit(local_rank=end.local_rank)
     return Exit(local_rank=end.local_rank, code=end.code, signal=end.signal, out_of_memory=end.oom)

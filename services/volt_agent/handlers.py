@@ -34,7 +34,8 @@ class Agent:
         self._heart = Heart(settings, node, incarnation, self._on_acknowledged)
         self._node = Node(node, settings, bus, runtime, self._heart, self._on_changed)
         self._keepers: dict[str, Keeper] = {}
-        self._decoder: Decoder[Desired] = Decoder(Desired)
+        self._keeping: dict[str, asyncio.Task[None]] = {}
+        self._decoder: Decoder[Desired] = Decoder(Desired, bytes_max=DESIRED.message_bytes_max)
         self._reflected_seq = 0
 
     async def run(self, gpus: tuple[Gpu, ...]) -> None:
@@ -99,7 +100,7 @@ class Agent:
                 self._keepers[lease.lease].desire(lease)
             else:
                 keeper = self._keepers[lease.lease] = Keeper(self._node, lease)
-                tasks.create_task(self._keep(keeper))
+                self._keeping[lease.lease] = tasks.create_task(self._keep(keeper))
         for keeper in self._keepers.values():
             if keeper.desired.lease not in {lease.lease for lease in wanted.leases}:
                 keeper.desire(replace(keeper.desired, phase="stop"))
@@ -107,6 +108,7 @@ class Agent:
     async def _keep(self, keeper: Keeper) -> None:
         await keeper.keep()
         self._keepers.pop(keeper.desired.lease, None)
+        self._keeping.pop(keeper.desired.lease, None)
         self._on_changed()
 
     def _on_changed(self) -> None:
@@ -119,8 +121,11 @@ class Agent:
 
     async def _take_leave(self) -> None:
         """Ends what runs, takes the bid back and beats a last time, within `FAREWELL_SECONDS_MAX` each."""
-        for keeper in self._keepers.values():
-            await _within(keeper.abandon())
+        for keeping in self._keeping.values():
+            keeping.cancel()
+        await asyncio.gather(*(_within(keeper.abandon()) for keeper in self._keepers.values()))
+        if self._heart.stopped:
+            return  # Whoever is this node now keeps its bid.
         withdrawal = WithdrawBid(
             account=self._settings.account, node=self._id, request_id=f"withdraw-{self._incarnation}"
         )

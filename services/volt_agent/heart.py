@@ -14,6 +14,7 @@ from volt_agent.beat import LINE_BYTES_MAX, Acknowledged, Status
 from volt_agent.settings import Settings
 
 LEAVE_SECONDS_MAX = 2.0
+UNREAD_BYTES_MAX = 256 * 1024
 
 _log = structlog.get_logger("volt.heart")
 
@@ -35,6 +36,8 @@ class Heart:
         self._status = Status(change=1)
         self.acknowledged_ms = 0
         """When the last beat that is stored was sent, on the boot-time clock; 0 before the first."""
+        self.stopped = False
+        """Whether the beat process ended by itself: this agent no longer speaks for the node."""
         self._acknowledged_change = 0
         self._heard = asyncio.Condition()
         self._process: asyncio.subprocess.Process | None = None
@@ -91,6 +94,7 @@ class Heart:
             async with self._heard:
                 self._acknowledged_change = acknowledged.change
                 self._heard.notify_all()
+        self.stopped = True
         raise HeartStopped(await process.wait())
 
     async def _tick_on(self) -> None:
@@ -99,7 +103,10 @@ class Heart:
             await asyncio.sleep(WATCHDOG_TICK_MS / 1000)
 
     def _send(self) -> None:
-        if self._process is not None and self._process.stdin is not None and self._process.returncode is None:
+        if self._process is None or self._process.stdin is None or self._process.returncode is not None:
+            return
+        # A beat process that stands still is told nothing more: what it would read later is old by then.
+        if self._process.stdin.transport.get_write_buffer_size() <= UNREAD_BYTES_MAX:
             self._process.stdin.write(msgspec.json.encode(self._status) + b"\n")
 
     def _environment(self) -> dict[str, str]:

@@ -9,7 +9,7 @@ from volt.contracts.errors import BusUnavailable
 from volt.contracts.messages import encode
 from volt.contracts.nodes import DesiredLease
 from volt.contracts.subjects import logs
-from volt.runtime.ports import Bus
+from volt.runtime.ports import Bus, TooLarge
 from volt_agent.runtimes import LogLine
 
 QUEUE_LINES_MAX = 4_096
@@ -62,7 +62,7 @@ class Output:
         size_bytes = 0
         while line is not None:
             batch.append(line)
-            size_bytes += len(line.text)
+            size_bytes += len(encode(line))
             if self._queue.empty() or len(batch) >= BATCH_LINES_MAX or size_bytes >= BATCH_BYTES_MAX:
                 return tuple(batch), False
             line = self._queue.get_nowait()
@@ -76,4 +76,7 @@ class Output:
                 return
             except BusUnavailable:
                 await asyncio.sleep(PUBLISH_RETRY_SECONDS)
+            except TooLarge as error:
+                _log.error("output_too_large", subject=self._subject, error=str(error))
+                return
         _log.error("output_lost", subject=self._subject, lines=len(lines.lines), attempts=PUBLISH_ATTEMPTS_MAX)

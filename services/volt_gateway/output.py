@@ -25,7 +25,7 @@ SETTLE_SECONDS_MAX = 1.0
 
 _STORY_ENDED: frozenset[JobState] = frozenset({"rejected", "unfunded", "closed"})
 
-_decoder = Decoder(LogLines)
+_decoder = Decoder(LogLines, bytes_max=LOGS.message_bytes_max)
 _log = structlog.get_logger("volt.output")
 
 

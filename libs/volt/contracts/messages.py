@@ -1,4 +1,4 @@
-"""The two kinds of message and how they become bytes.
+"""The three kinds of message and how they become bytes.
 
 Every message is a frozen msgspec Struct on JSON, tagged `type` with its name and version (`JobAdmitted.v1`).
 A command asks and may be refused, so a field it does not know is an error; an event has happened, so a reader

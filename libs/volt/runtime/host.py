@@ -45,13 +45,18 @@ async def serve(
         stop = _stop_signal()
         running = [tasks.create_task(host.engine.run())]
         running += [tasks.create_task(task()) for task in attach(host)]
-        await host.engine.caught_up()
-        await host.broker.start()
-        say_ready(settings.ready_fd)
-        _log.info("ready", seq=host.engine.folded_seq)
-        await stop.wait()
+        stopping = asyncio.ensure_future(stop.wait())
+        caught_up = asyncio.ensure_future(host.engine.caught_up())
+        await asyncio.wait({stopping, caught_up}, return_when=asyncio.FIRST_COMPLETED)
+        if not stop.is_set():
+            await host.broker.start()
+            say_ready(settings.ready_fd)
+            _log.info("ready", seq=host.engine.folded_seq)
+        await stopping
         _log.info("stopping")
-        for task in running:
+        # First no more commands, then no more engine: one in hand still needs the fold to be answered.
+        await host.broker.stop()
+        for task in (caught_up, *running):
             task.cancel()
 
 

@@ -76,9 +76,7 @@ def error_in(status: int, body: bytes) -> VoltError:
         )
     if status == 400:
         return MalformedMessage(told.code, told.message)
-    kind = {401: Unauthorized, 404: NotFound, 502: Unavailable, 503: Unavailable, 504: Unavailable}.get(
-        status, VoltError
-    )
+    kind = _KINDS.get(status, VoltError)
     error = kind(told.message)
     error.code = told.code
     return error

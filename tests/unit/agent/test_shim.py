@@ -13,6 +13,9 @@ import pytest
 from tests.unit.agent.shims import SECONDS_MAX, Start, ended, ends_within, order, read_all, run, talk, wait_started
 from volt_agent import shim
 
+SIGNALS_OF_LIBC = 1 << 31 | 1 << 32
+"""Bits of signals 32 and 33, which the C library keeps to itself: who ignored them above us cannot be undone."""
+
 
 @pytest.fixture
 def small_memory() -> Iterator[Path]:
@@ -139,4 +142,5 @@ def test_the_path_of_the_order_finds_the_command(start: Start, tmp_path: Path) -
 
 def test_signals_that_python_ignores_end_the_workload_again(start: Start) -> None:
     lines = run(start(), ["grep", "-E", "^Sig(Ign|Blk)", "/proc/self/status"])
-    assert [int(line.split()[1], 16) for line in lines] == [0, 0]
+    ignored_and_blocked = [int(line.split()[1], 16) & ~SIGNALS_OF_LIBC for line in lines]
+    assert ignored_and_blocked == [0, 0]

@@ -148,7 +148,7 @@ async def _watch_log(bus: NatsBus, story: Story) -> None:
 
 
 async def _watch_output(bus: NatsBus, story: Story, buyer: str) -> None:
-    decoder: Decoder[LogLines] = Decoder(LogLines)
+    decoder: Decoder[LogLines] = Decoder(LogLines, bytes_max=LOGS.message_bytes_max)
     async for batch in bus.read(LOGS.name, [job_logs(buyer, story.job)]):
         for record in batch.records:
             await story.hear(decoder.decode(record.data))
