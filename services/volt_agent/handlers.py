@@ -45,6 +45,8 @@ class Agent:
         """
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._heart.run())
+            # Until a beat of its own is stored this agent is nobody: it neither offers nor touches what is leased.
+            await self._heart.beating()
             following = tasks.create_task(self._follow(tasks))
             try:
                 await self._offer(gpus)

@@ -67,6 +67,11 @@ class Heart:
             self._status = Status(change=self._status.change + 1, leases=tuple(leases))
             self._send()
 
+    async def beating(self) -> None:
+        """Returns once a beat is stored: from then on this agent is the node."""
+        async with self._heard:
+            await self._heard.wait_for(lambda: self.acknowledged_ms > 0)
+
     async def beat_now(self) -> None:
         """One more beat of what is, stored before this returns, or as long as `LEAVE_SECONDS_MAX`."""
         await self._insist(leaving=False)

@@ -1,11 +1,14 @@
 """The nats-server dies in the middle of a job and comes back: nothing acknowledged is lost, and the job goes on."""
 
+import asyncio
+
 from benchmarks.market import Market, Seen, market
 from volt.audit.ledger import audit
 from volt.cli.demo.farm import Site
 from volt.contracts.clusters import ClusterForming, ClusterReady, ClusterReleased, LeaseCleared
 from volt.contracts.ledger import JobClosed
 from volt.contracts.nodes import BeatsCovered, NodeLost
+from volt.contracts.timing import EMBEDDED
 
 SITES = tuple(Site(f"node-{number}", "north", "A", 1_000_000 + number) for number in range(3))
 LONG = ("sleep", "300")
@@ -27,6 +30,26 @@ async def test_a_job_outlives_the_bus() -> None:
         await run.observer.event(job, JobClosed)
         await run.observer.until(lambda: _all_cleared(run, job))
         _went_on_undisturbed(run, job)
+
+
+async def test_an_outage_longer_than_the_fence_restarts_the_job_and_fails_nobody() -> None:
+    async with market(SITES) as run:
+        job, _ = await run.request(LONG)
+        await run.observer.event(job, ClusterReady)
+        bus = run.control_plane.service("nats")
+        bus.auto_restart = False
+        await bus.kill()
+        await asyncio.sleep(2 * EMBEDDED.fence_after_ms / 1000)
+        await bus.restart()
+        bus.auto_restart = True
+        await run.observer.event(job, ClusterReady, generation=2)
+        await run.release(job)
+        released = (await run.observer.event(job, ClusterReleased)).entry.event
+        assert isinstance(released, ClusterReleased)
+        assert released.reason == "released"
+        await run.observer.event(job, JobClosed)
+        report = audit([seen.entry for seen in run.observer.all])
+        assert report.findings == ()
 
 
 async def _covered_again(run: Market, after: int) -> None:
