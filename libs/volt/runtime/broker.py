@@ -95,7 +95,7 @@ async def answer(engine: Engine[S], bus: Bus, message: NatsMessage) -> None:
 
 async def conclude(bus: Bus, service: str, delivery: Delivery, outcome: Outcome, message: NatsMessage) -> None:
     """Settles a delivery by its outcome; what was retried `DELIVERIES_MAX` times is buried."""
-    verdict, error = outcome
+    verdict, error, cause = outcome
     if verdict is Verdict.DONE:
         await message.ack()
         return
@@ -103,9 +103,8 @@ async def conclude(bus: Bus, service: str, delivery: Delivery, outcome: Outcome,
         _log.warning("command_delayed", service=service, subject=delivery.subject, error=error)
         await message.nack(delay=retry_delay_seconds(delivery.deliveries))
         return
-    cause = "undecodable" if verdict is Verdict.DEAD else "retries exhausted"
     try:
-        await bury(bus, service, delivery, error, cause)
+        await bury(bus, service, delivery, error, cause or "retries exhausted")
     except BusUnavailable as away:
         _log.warning("dead_letter_delayed", service=service, subject=delivery.subject, error=str(away))
         await message.nack(delay=RETRY_DELAY_SECONDS_MAX)

@@ -61,6 +61,8 @@ class Verdict(Enum):
 class Outcome(NamedTuple):
     verdict: Verdict
     error: str = ""
+    cause: str = ""
+    """What kind of trouble makes a message dead."""
 
 
 def no_publications(_state: object) -> Sequence[Publication]:
@@ -154,7 +156,7 @@ class Engine(Generic[S]):
                 outcome, events = self._decide(Asked(subject, seq, self.now_ms()), data)
                 stuck = next((event.subject() for event in events if event.subject() in self.stuck), None)
                 if stuck is not None:
-                    return Outcome(Verdict.DEAD, f"{stuck} is stuck: {self.stuck[stuck]}")
+                    return Outcome(Verdict.DEAD, f"{stuck}: {self.stuck[stuck]}", "its aggregate is stuck")
                 try:
                     if await self._append_all(events):
                         return outcome
@@ -171,16 +173,16 @@ class Engine(Generic[S]):
         try:
             return Outcome(Verdict.DONE), self.definition.decide(self.state, command, asked)
         except Refused as error:
-            return Outcome(Verdict.DEAD, f"{error.code}: {error}"), ()
+            return Outcome(Verdict.DEAD, f"{error.code}: {error}", "nobody to answer"), ()
         except FAULTS as error:
             _log.exception("decision_failed", service=self.definition.name, subject=asked.subject, seq=asked.seq)
-            return Outcome(Verdict.DEAD, repr(error)), ()
+            return Outcome(Verdict.DEAD, repr(error), "a fault in the decision"), ()
 
     def _refuse(self, reason: Reason, asked: Asked) -> tuple[Outcome, Sequence[Event]]:
         try:
             refusal = self.definition.refuse(self.state, reason, asked)
         except Refused as error:
-            return Outcome(Verdict.DEAD, f"{reason.code}: {reason.message} ({error})"), ()
+            return Outcome(Verdict.DEAD, f"{reason.code}: {reason.message} ({error})", "undecodable"), ()
         return Outcome(Verdict.DONE), refusal
 
     def _decode(self, subject: str, data: bytes) -> Command:

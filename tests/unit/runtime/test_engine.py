@@ -28,6 +28,7 @@ from volt.runtime.engine import (
     ERROR_CHARS_MAX,
     RETRY_SECONDS,
     Engine,
+    Outcome,
     Verdict,
 )
 from volt.runtime.memory import MemoryBus, MemoryClock, settle
@@ -44,7 +45,7 @@ async def test_an_answer_is_in_the_log_and_in_the_state_on_return() -> None:
             await settle()
             assert on.bus.publishes == 1
             assert not handling.done(), "stored, and not folded yet"
-        assert await handling == (Verdict.DONE, "")
+        assert await handling == Outcome(Verdict.DONE)
         assert "a" in on.engine.state.opened
         assert list(await on.events()) == [opened("a", at_ms=on.bus.now_ms())]
 
@@ -230,9 +231,9 @@ async def test_nothing_is_appended_to_a_stuck_aggregate() -> None:
     async with bench() as on:
         await on.bus.publish(log_account("bad"), b"not json")
         await settle()
-        verdict, error = await on.open("bad")
+        verdict, _, cause = await on.open("bad")
         assert verdict is Verdict.DEAD
-        assert "stuck" in error
+        assert "stuck" in cause
         await on.clock.advance(10 * TICK_MS)
         assert await on.events() == []
 
@@ -283,9 +284,10 @@ async def test_a_refusal_repeats_only_so_much_of_what_was_sent() -> None:
 )
 async def test_what_nobody_can_be_answered_about_is_dead(subject: str, data: bytes, words: str) -> None:
     async with bench() as on:
-        verdict, error = await on.deliver(subject, data)
+        verdict, error, cause = await on.deliver(subject, data)
         assert verdict is Verdict.DEAD
         assert words in error
+        assert cause in ("undecodable", "nobody to answer", "a fault in the decision")
         assert await on.events() == []
         assert (await on.open("a")).verdict is Verdict.DONE, "the next one is answered"
 

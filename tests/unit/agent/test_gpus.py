@@ -1,0 +1,50 @@
+"""The GPUs of a machine: what the real nvidia-ml-py finds through a stand-in for the driver's library."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from volt.contracts.bids import Gpu, PlaceBid
+from volt.contracts.errors import Refused
+from volt_agent.gpus import find_gpus
+from volt_bid_intake.rules import bid_problem, canonical_gpus
+
+STAND_IN = Path(__file__).parents[2] / "support" / "nvml_stand_in.c"
+PROGRAM = """
+import msgspec, sys
+from volt_agent.gpus import find_gpus
+sys.stdout.buffer.write(msgspec.json.encode(find_gpus()))
+"""
+
+
+@pytest.fixture
+def library_folder(tmp_path: Path) -> Path:
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler to build the driver's stand-in with")
+    library = tmp_path / "libnvidia-ml.so.1"
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", str(library), str(STAND_IN)], check=True)
+    return tmp_path
+
+
+def test_a_driver_shows_its_cards_and_intake_takes_them(library_folder: Path) -> None:
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(library_folder)}
+    shown = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, check=True)
+    gpus = msgspec.json.decode(shown.stdout, type=tuple[Gpu, ...])
+    assert [gpu.uuid for gpu in gpus] == [f"GPU-0000000{index}-aaaa-bbbb-cccc-dddddddddddd" for index in range(2)]
+    bid = PlaceBid(account="lab", node="n1", request_id="r", gpus=gpus, ask_microusd_per_gpu_hour=1_850_000)
+    assert bid_problem(bid) is None
+    assert {gpu.model for gpu in canonical_gpus(bid)} == {"h100-80gb"}
+
+
+def test_without_a_driver_it_says_to_declare_them() -> None:
+    if Path("/proc/driver/nvidia/version").exists():
+        pytest.skip("this machine has an NVIDIA driver")
+    with pytest.raises(Refused, match="--gpus") as refusal:
+        find_gpus()
+    assert refusal.value.code == "no_driver"
