@@ -9,7 +9,6 @@ from volt.contracts.subjects import log_cluster
 LossCause = Literal[
     "node_lost", "prepare_failed", "prepare_overdue", "start_failed", "start_overdue", "halt_overdue", "vanished"
 ]
-EndCause = Literal["lost", "workload_failed", "vanished", "completed", "released"]
 ReleaseReason = Literal[
     "completed",
     "released",
@@ -116,7 +115,7 @@ class MemberJoined(ClusterEvent, frozen=True, kw_only=True):
 
 
 class MemberPrepared(ClusterEvent, frozen=True, kw_only=True):
-    """The member can start: its image is there, its port is reserved."""
+    """The member can start: what it needs is there, its port is reserved."""
 
     lease: LeaseId
     address: str
@@ -131,7 +130,7 @@ class ClusterStarting(ClusterEvent, frozen=True, kw_only=True):
 
 
 class MemberStarted(ClusterEvent, frozen=True, kw_only=True):
-    """Every process of the member runs and its probe passed."""
+    """Every process of the member has been executed."""
 
     lease: LeaseId
 

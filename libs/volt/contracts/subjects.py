@@ -30,7 +30,6 @@ ALL_BIDS = "log.bid.*.*"
 ALL_CLUSTERS = "log.cluster.*.*"
 ALL_NODES = "log.node.*.*"
 ALL_HEARTBEATS = "heartbeats.>"
-ALL_LOGS = "logs.>"
 ALL_DESIRED = "desired.*.*"
 
 ACCOUNT_COMMANDS = "cmd.*.account"

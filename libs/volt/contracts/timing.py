@@ -14,6 +14,7 @@ ProfileName = Literal["embedded", "served"]
 
 WATCHDOG_TICK_MS = 100
 FREEZE_MS = 200
+"""How long a shim may take from its deadline until what it fences no longer runs."""
 DRIFT_BASIS_POINTS = 10
 
 
