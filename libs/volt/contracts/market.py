@@ -64,7 +64,7 @@ class MarketCleared(Event, frozen=True, kw_only=True):
     """One pass: the gangs it grants, whole, and what keeps the others waiting (only where that changed).
 
     `through_seq` is the `LOG` sequence up to which the pass had folded its inputs, so that it can be replayed.
-    A gang later in `LOG` than its job's release, end or exhaustion is void.
+    A gang later in `LOG` than its job's end is void.
     """
 
     through_seq: int
