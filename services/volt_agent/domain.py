@@ -5,10 +5,12 @@
        └────── forget ◀─────┴──── end, report ◀─┴─────────────────────────────┘
 
 Whatever an agent finds itself with, it converges: a newer generation ends an older one; `halt` ends the processes and
-keeps the lease; `stop` ends them and forgets the lease once nothing is left of it. An older desire is ignored.
+keeps the lease; `stop` ends them and keeps the lease until it is no longer listed, which says that the log knows it to
+be cleared. An older desire is ignored. What was reported is reported again from time to time: the bus has it, but only
+the log is proof that it was heard.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from volt.contracts.clusters import Exit
@@ -17,7 +19,9 @@ from volt.contracts.nodes import DesiredLease, LeaseBeat, LeaseState
 
 @dataclass(frozen=True)
 class Nothing:
-    """The node has nothing of the lease."""
+    """The node has nothing of the lease; `reported` says that the provisioner was told so."""
+
+    reported: bool = False
 
 
 @dataclass(frozen=True)
@@ -69,20 +73,27 @@ class Step(Enum):
     DISCARD = "discard"
     """Drop what is left of this generation."""
     CLEAR = "clear"
-    """Nothing is left: report it, and forget the lease."""
+    """Nothing is left: report it."""
+    FORGET = "forget"
+    """Nothing is left and nobody asks for it any more."""
 
 
-def next_step(local: Local, desired: DesiredLease) -> Step:
-    """The step that brings the node nearer to what is desired of it."""
+def next_step(local: Local, desired: DesiredLease, *, is_listed: bool = True) -> Step:
+    """The step that brings the node nearer to what is desired of it. Not listed: it is desired no longer."""
     match local:
         case Nothing():
-            return _from_nothing(desired)
+            return _from_nothing(local, desired) if is_listed else Step.FORGET
         case Prepared():
             return _from_prepared(local, desired)
         case Running():
             return _from_running(local, desired)
         case Finished():
             return _from_finished(local, desired)
+
+
+def unreported(local: Local) -> Local:
+    """The same, to be reported again."""
+    return replace(local, reported=False)
 
 
 def beat_of(lease: str, local: Local) -> LeaseBeat | None:
@@ -99,14 +110,14 @@ def beat_of(lease: str, local: Local) -> LeaseBeat | None:
     return LeaseBeat(lease=lease, generation=generation, state=state)
 
 
-def _from_nothing(desired: DesiredLease) -> Step:
+def _from_nothing(local: Nothing, desired: DesiredLease) -> Step:
     match desired.phase:
         case "prepare":
             return Step.PREPARE
         case "start" | "halt":
             return Step.REPORT_GONE
         case "stop":
-            return Step.CLEAR
+            return Step.WAIT if local.reported else Step.CLEAR
 
 
 def _from_prepared(local: Prepared, desired: DesiredLease) -> Step:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypedDict
 
 import structlog
+from msgspec.structs import replace as replace_struct
 
 from volt.contracts.clusters import Exit
 from volt.contracts.errors import BusUnavailable
@@ -25,7 +26,7 @@ from volt.contracts.nodes import (
 )
 from volt.contracts.subjects import command_report
 from volt.runtime.ports import Bus
-from volt_agent.domain import Finished, Local, Nothing, Prepared, Running, Step, next_step
+from volt_agent.domain import Finished, Local, Nothing, Prepared, Running, Step, next_step, unreported
 from volt_agent.heart import Heart
 from volt_agent.launch import process_environment
 from volt_agent.output import Output
@@ -34,6 +35,9 @@ from volt_agent.runtimes import Launch, RankExit, WorkloadError
 from volt_agent.settings import Settings
 
 STEP_RETRY_SECONDS = 0.5
+REPORT_AGAIN_SECONDS_MIN = 5.0
+REPORT_AGAIN_SECONDS_MAX = 300.0
+"""A report is repeated while what it says is so, at intervals that double from the one to the other."""
 FAILURE_CHARS_MAX = 1_000
 
 _log = structlog.get_logger("volt.agent")
@@ -71,6 +75,8 @@ class Keeper:
         self._workload: Workload | None = None
         self._wake = asyncio.Event()
         self._watch: asyncio.Task[None] | None = None
+        self._is_listed = True
+        self._again_seconds = REPORT_AGAIN_SECONDS_MIN
 
     def desire(self, desired: DesiredLease) -> None:
         """What is desired from now on; an older generation is ignored."""
@@ -78,21 +84,25 @@ class Keeper:
             self.desired = desired
             self._wake.set()
 
+    def unlist(self) -> None:
+        """The lease is desired no longer."""
+        self._is_listed = False
+        self.desire(replace_struct(self.desired, phase="stop"))
+
     def extend(self, acknowledged_ms: int) -> None:
         """The beat sent at this boot-time instant was acknowledged: the workload may run for F from then."""
         if self._workload is not None:
             self._workload.extend(acknowledged_ms + self._node.settings.timing.fence_after_ms)
 
     async def keep(self) -> None:
-        """Takes steps until the lease is cleared. A bus that is away is waited for."""
+        """Takes steps until nothing is left of the lease and nobody asks for it. A bus that is away is waited for."""
         while True:
             self._wake.clear()
-            step = next_step(self.local, self.desired)
+            step = next_step(self.local, self.desired, is_listed=self._is_listed)
+            if step is Step.FORGET:
+                return
             try:
-                if step is Step.WAIT:
-                    await self._wake.wait()
-                elif await self._take(step):
-                    return
+                await (self._rest() if step is Step.WAIT else self._take(step))
             except BusUnavailable as error:
                 _log.warning("step_waits", lease=self.desired.lease, step=step.value, error=str(error))
                 await asyncio.sleep(STEP_RETRY_SECONDS)
@@ -105,8 +115,7 @@ class Keeper:
             self._workload.stop(0)
             await self._workload.ended()
 
-    async def _take(self, step: Step) -> bool:
-        """Takes one step; True once the lease is cleared."""
+    async def _take(self, step: Step) -> None:
         match step:
             case Step.PREPARE:
                 await self._prepare()
@@ -128,11 +137,19 @@ class Keeper:
                 self._node.runtime.cancel(self.desired.lease)
                 self._become(Nothing())
             case Step.CLEAR:
-                await self._send("cleared", ReportCleared(**self._whose(self.desired.generation)))
-                return True
-            case Step.WAIT:
-                raise AssertionError("waiting is not a step to take")
-        return False
+                await self._send(ReportCleared(**self._whose(self.desired.generation)))
+                self._become(Nothing(reported=True))
+            case Step.WAIT | Step.FORGET:
+                raise AssertionError(f"{step} is not a step to take")
+
+    async def _rest(self) -> None:
+        """Waits for something to change, or until it is time to report again."""
+        try:
+            async with asyncio.timeout(self._again_seconds):
+                await self._wake.wait()
+        except TimeoutError:
+            self._again_seconds = min(2 * self._again_seconds, REPORT_AGAIN_SECONDS_MAX)
+            self.local = unreported(self.local)
 
     async def _prepare(self) -> None:
         desired = self.desired
@@ -147,7 +164,7 @@ class Keeper:
         local = self.local
         assert isinstance(local, Prepared)
         whose = self._whose(local.generation)
-        await self._send("prepared", ReportPrepared(**whose, address=local.address, port=local.port))
+        await self._send(ReportPrepared(**whose, address=local.address, port=local.port))
         self._become(replace(local, reported=True))
 
     async def _start(self) -> None:
@@ -189,7 +206,7 @@ class Keeper:
     async def _report_started(self) -> None:
         local = self.local
         assert isinstance(local, Running)
-        await self._send("started", ReportStarted(**self._whose(local.generation)))
+        await self._send(ReportStarted(**self._whose(local.generation)))
         if self.local == local:
             self._become(replace(local, reported=True))
 
@@ -214,12 +231,14 @@ class Keeper:
         whose = self._whose(local.generation)
         if local.failure:
             stage: FailureStage = "start" if local.failed_start else "prepare"
-            await self._send("failed", ReportFailed(**whose, stage=stage, message=local.failure))
+            await self._send(ReportFailed(**whose, stage=stage, message=local.failure))
         else:
-            await self._send("ended", ReportEnded(**whose, exits=local.exits))
+            await self._send(ReportEnded(**whose, exits=local.exits))
         self._become(replace(local, reported=True))
 
     def _become(self, local: Local) -> None:
+        if unreported(local) != unreported(self.local):
+            self._again_seconds = REPORT_AGAIN_SECONDS_MIN
         self.local = local
         self._wake.set()
         self._node.changed()
@@ -249,9 +268,9 @@ class Keeper:
             account=self._node.settings.account, node=self._node.id, lease=self.desired.lease, generation=generation
         )
 
-    async def _send(self, kind: str, report: Report) -> None:
-        identity = f"{report.lease}/{report.generation}/{kind}"
-        await self._node.bus.publish(command_report(report.account, report.node), encode(report), message_id=identity)
+    async def _send(self, report: Report) -> None:
+        """It has no message id: a report that comes twice changes nothing, one that is sent again must come again."""
+        await self._node.bus.publish(command_report(report.account, report.node), encode(report))
 
 
 def _told(error: Exception) -> str:

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Coroutine
 
 import structlog
-from msgspec.structs import replace
 
 from volt.contracts.bids import BidAccepted, BidRejected, Gpu, PlaceBid, WithdrawBid
 from volt.contracts.errors import BusUnavailable, MalformedMessage, Refused, Unavailable
@@ -103,9 +102,8 @@ class Agent:
             else:
                 keeper = self._keepers[lease.lease] = Keeper(self._node, lease)
                 self._keeping[lease.lease] = tasks.create_task(self._keep(keeper))
-        for keeper in self._keepers.values():
-            if keeper.desired.lease not in {lease.lease for lease in wanted.leases}:
-                keeper.desire(replace(keeper.desired, phase="stop"))
+        for unlisted in self._keepers.keys() - {lease.lease for lease in wanted.leases}:
+            self._keepers[unlisted].unlist()
 
     async def _keep(self, keeper: Keeper) -> None:
         await keeper.keep()

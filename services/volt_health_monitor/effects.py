@@ -1,14 +1,15 @@
 """The health-monitor as the runtime runs it: it takes no commands, and says what beats and silence call for."""
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 from typing import assert_never
 
 from volt.contracts.messages import Event
 from volt.contracts.nodes import BeatsCovered, NodeAlive, NodeEvent, NodeLost, NodeUnknown
-from volt.contracts.subjects import ALL_CLUSTERS, ALL_NODES, LOG_COVER, LOG_LEDGER, LOG_MARKET
+from volt.contracts.subjects import ALL_CLUSTERS, ALL_NODES, LOG_COVER, LOG_LEDGER, LOG_MARKET, log_node
 from volt.contracts.timing import Timing
-from volt.runtime.engine import Definition
+from volt.runtime.engine import Broken, Definition, guarded
 from volt_health_monitor.domain import State, evolve, finding, verdict_on
 from volt_health_monitor.nodes import UNSEEN, NodeKey, Unseen
 
@@ -26,7 +27,7 @@ def definition(timing: Timing) -> Definition[State]:
     )
 
 
-def effects(state: State, at_ms: int) -> tuple[Event, ...]:
+def effects(state: State, at_ms: int) -> tuple[Event | Broken, ...]:
     """The cover that is due, then what the nodes' beats and silence call for."""
     found = finding(state)
     covered = (
@@ -35,27 +36,29 @@ def effects(state: State, at_ms: int) -> tuple[Event, ...]:
     return (*covered, *islice(_node_events(state, at_ms), NODE_EVENTS_PER_ROUND_MAX))
 
 
-def _node_events(state: State, at_ms: int) -> Iterator[NodeEvent]:
+def _node_events(state: State, at_ms: int) -> Iterator[Event | Broken]:
     """Nothing while there is no sight of the stream's end: what was read so far may be old."""
     if state.beats.probe_receipt_ms is not None:
         for key in state.beats.called_for:
-            yield from _node_event(state, key, at_ms)
+            event = guarded(log_node(key.account, key.node), partial(_node_event, state, key, at_ms))
+            if event is not None:
+                yield event
 
 
-def _node_event(state: State, key: NodeKey, at_ms: int) -> Iterator[NodeEvent]:
+def _node_event(state: State, key: NodeKey, at_ms: int) -> NodeEvent | None:
     said, sight, node = verdict_on(state, key), state.beats.sights.get(key), state.nodes.get(key, UNSEEN)
     seen = sight.incarnation if sight is not None else ""
     known = "" if isinstance(node, Unseen) else node.incarnation
     match said:
         case "alive":
-            yield NodeAlive(account=key.account, node=key.node, incarnation=seen, at_ms=at_ms)
+            return NodeAlive(account=key.account, node=key.node, incarnation=seen, at_ms=at_ms)
         case "left":
-            yield NodeLost(account=key.account, node=key.node, incarnation=seen, at_ms=at_ms, cause="left")
+            return NodeLost(account=key.account, node=key.node, incarnation=seen, at_ms=at_ms, cause="left")
         case "silent":
-            yield NodeLost(account=key.account, node=key.node, incarnation=known, at_ms=at_ms, cause="silent")
+            return NodeLost(account=key.account, node=key.node, incarnation=known, at_ms=at_ms, cause="silent")
         case "unknown":
-            yield NodeUnknown(account=key.account, node=key.node, incarnation=known, at_ms=at_ms)
+            return NodeUnknown(account=key.account, node=key.node, incarnation=known, at_ms=at_ms)
         case None:
-            return
+            return None
         case _:
             assert_never(said)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from volt.contracts.clusters import Exit, LossCause, Member
-from volt_provisioner.crew import Crew, Setback
+from volt_provisioner.crew import Crew, Loss, Setback
 from volt_provisioner.states import Forming, Granted, Open, Running, Starting, Stopping, Verdict
 
 RESTARTS_MAX = 3
@@ -29,8 +29,9 @@ def succeeded(exits: Sequence[Exit]) -> bool:
     return bool(exits) and all(one.code == 0 for one in exits)
 
 
-def loss_sentence(member: Member, cause: LossCause) -> str:
-    return f"rank {member.rank} on node {member.node}: {_LOSSES[cause]}"
+def loss_sentence(loss: Loss) -> str:
+    detail = f": {loss.detail}" if loss.detail else ""
+    return f"rank {loss.member.rank} on node {loss.member.node}: {_LOSSES[loss.cause]}{detail}"
 
 
 def verdict_of(cluster: Open) -> Verdict | None:
@@ -98,7 +99,7 @@ def restart_cause(cluster: Stopping) -> str | None:
     crew = cluster.crew
     if crew.lost:
         loss = next((loss for loss in crew.lost if loss.member.lease == cluster.culprit), crew.lost[0])
-        return loss_sentence(loss.member, loss.cause)
+        return loss_sentence(loss)
     for lease, exits in crew.ended.items():
         if _unseen(exits) and (lease in crew.started or lease == cluster.culprit):
             member = crew.members[lease]

@@ -4,6 +4,7 @@
              ▲                                                                      │                            │
              └──────────────────────────────────MemberLost──────────────────────────┴────────────────────────────┘
 
+A member that is prepared and says so again, with another address or port, is prepared there: its agent began again.
 A mapping in here is never changed in place: the next value gets another.
 """
 
@@ -72,6 +73,7 @@ class Loss:
 
     member: Member
     cause: LossCause
+    detail: str
 
 
 @dataclass(frozen=True)
@@ -93,11 +95,11 @@ class Crew:
         trouble = lease if failed and self.trouble is None else self.trouble
         return replace(self, ended={**self.ended, lease: exits}, trouble=trouble)
 
-    def without(self, member: Member, cause: LossCause) -> "Crew":
+    def without(self, member: Member, cause: LossCause, detail: str) -> "Crew":
         return replace(
             self,
             members={lease: one for lease, one in self.members.items() if lease != member.lease},
             ended={lease: exits for lease, exits in self.ended.items() if lease != member.lease},
-            lost=(*self.lost, Loss(member, cause)),
+            lost=(*self.lost, Loss(member, cause, detail)),
             trouble=self.trouble or member.lease,
         )

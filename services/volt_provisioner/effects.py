@@ -3,13 +3,15 @@
 from dataclasses import replace
 from functools import partial
 
+from volt.contracts.ids import JobId
 from volt.contracts.messages import Event, encode
 from volt.contracts.nodes import ReportCleared, ReportEnded, ReportFailed, ReportPrepared, ReportStarted
 from volt.contracts.streams import DESIRED
-from volt.contracts.subjects import ALL_CLUSTERS, ALL_JOBS, ALL_NODES, LOG_LEDGER, LOG_MARKET, desired
+from volt.contracts.subjects import ALL_CLUSTERS, ALL_JOBS, ALL_NODES, LOG_LEDGER, LOG_MARKET, desired, log_cluster
 from volt.contracts.timing import Timing
-from volt.runtime.engine import Definition, Publication
+from volt.runtime.engine import Broken, Definition, Publication, guarded
 from volt_provisioner.domain import State, Watch, decide, desired_of, evolve
+from volt_provisioner.states import Absent, Cleared, Cluster, job_of
 from volt_provisioner.steps import next_steps
 
 EVENTS_PER_ROUND_MAX = 512
@@ -30,18 +32,29 @@ def definition(timing: Timing) -> Definition[State]:
     )
 
 
-def effects(state: State, at_ms: int) -> list[Event]:
+def effects(state: State, at_ms: int) -> list[Event | Broken]:
     """The events that are due, one of each cluster, the longest due first."""
     began_ms = _listening_since(state, at_ms)
-    due: list[Event] = []
+    due: list[Event | Broken] = []
     for due_ms, job in state.agenda:
         if due_ms >= at_ms or len(due) == EVENTS_PER_ROUND_MAX:
             break
-        steps = next_steps(state.clusters[job], state.timing)
-        step = next((one for one in steps if one.is_due(at_ms, began_ms)), None)
-        if step is not None:
-            due.append(step.make(at_ms))
+        event = guarded(_subject(state.clusters[job]), partial(_next_event, state, job, at_ms, began_ms))
+        if event is not None:
+            due.append(event)
     return due
+
+
+def _subject(cluster: Cluster) -> str:
+    assert not isinstance(cluster, Absent | Cleared), "it calls for nothing"
+    job = job_of(cluster)
+    return log_cluster(job.account, job.id)
+
+
+def _next_event(state: State, job: JobId, at_ms: int, began_ms: int) -> Event | None:
+    steps = next_steps(state.clusters[job], state.timing)
+    step = next((one for one in steps if one.is_due(at_ms, began_ms)), None)
+    return step.make(at_ms) if step is not None else None
 
 
 def _listening_since(state: State, at_ms: int) -> int:

@@ -21,6 +21,8 @@ from volt_provisioner.crew import Offered, Vacant
 from volt_provisioner.desired import manifest_of
 from volt_provisioner.states import Forming, Granted, Open, Running, Starting, Stopping, Verdict, members_of
 
+DETAIL_CHARS_MAX = 500
+
 
 class Head(TypedDict):
     """What every event of a cluster says first."""
@@ -92,8 +94,9 @@ def ended_unseen(cluster: Forming, lease: LeaseId, at_ms: int) -> MemberEnded:
     return MemberEnded(**head, lease=lease, exits=())
 
 
-def lost(cluster: Open, lease: LeaseId, cause: LossCause, at_ms: int) -> MemberLost:
-    return MemberLost(**head_of(cluster, at_ms), lease=lease, node=members_of(cluster)[lease].node, cause=cause)
+def lost(cluster: Open, lease: LeaseId, cause: LossCause, at_ms: int, detail: str = "") -> MemberLost:
+    node = members_of(cluster)[lease].node
+    return MemberLost(**head_of(cluster, at_ms), lease=lease, node=node, cause=cause, detail=detail[:DETAIL_CHARS_MAX])
 
 
 def generation_ended(cluster: Starting | Running, lease: LeaseId, at_ms: int) -> GenerationEnded:

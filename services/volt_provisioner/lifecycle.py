@@ -26,7 +26,7 @@ from volt.contracts.clusters import (
 from volt.contracts.ids import LeaseId
 from volt.contracts.timing import Timing
 from volt_provisioner.causes import is_restart, loss_sentence, restart_cause, succeeded, verdict_of
-from volt_provisioner.crew import Crew, Offered, Prepared, Preparing, Seat, Setback, Sought, Vacant
+from volt_provisioner.crew import Crew, Loss, Offered, Prepared, Preparing, Seat, Setback, Sought, Vacant
 from volt_provisioner.states import (
     Absent,
     Cleared,
@@ -41,7 +41,7 @@ from volt_provisioner.states import (
     Starting,
     Stopping,
     are_prepared,
-    is_preparing,
+    can_prepare,
     members_of,
 )
 
@@ -114,7 +114,7 @@ def _forming(cluster: Forming, event: ClusterEvent) -> Forming | Starting | None
             return _seated(replace(cluster, life=replace(cluster.life, attempts=attempts)), sought)
         case MemberJoined(member=member, prepare_by_ms=by_ms) if isinstance(cluster.seats.get(member.rank), Offered):
             return _seated(cluster, {member.rank: Preparing(member, by_ms)})
-        case MemberPrepared(lease=lease, address=address, port=port) if is_preparing(cluster, lease):
+        case MemberPrepared(lease=lease, address=address, port=port) if can_prepare(cluster, lease, address, port):
             member = members_of(cluster)[lease]
             return _seated(cluster, {member.rank: Prepared(member, address, port)})
         case MemberLost():
@@ -166,7 +166,7 @@ def _crewed(cluster: C, event: ClusterEvent) -> C | None:
         case MemberLost(lease=lease, cause=cause) if lease in cluster.crew.members:
             member = cluster.crew.members[lease]
             life = cluster.life.without(member, cluster.generation)
-            return replace(cluster, life=life, crew=cluster.crew.without(member, cause))
+            return replace(cluster, life=life, crew=cluster.crew.without(member, cause, event.detail))
         case _:
             return None
 
@@ -189,7 +189,7 @@ def _formed_again(cluster: Stopping, event: ClusterForming) -> Forming:
         event.generation,
         dict(sorted(seats.items())),
         unended=frozenset(crew.members) - crew.ended.keys(),
-        setbacks={loss.member.rank: Setback(event.at_ms, loss_sentence(loss.member, loss.cause)) for loss in crew.lost},
+        setbacks={loss.member.rank: Setback(event.at_ms, loss_sentence(loss)) for loss in crew.lost},
     )
 
 
@@ -199,7 +199,7 @@ def _vacated(cluster: Forming, event: MemberLost) -> Forming | None:
     if member is None:
         return None
     is_fault = event.cause != "node_lost"
-    cause = loss_sentence(member, event.cause)
+    cause = loss_sentence(Loss(member, event.cause, event.detail))
     life = cluster.life.without(member, cluster.generation)
     if is_fault:
         life = replace(life, first_cause=life.first_cause or cause)

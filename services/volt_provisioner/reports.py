@@ -25,7 +25,7 @@ from volt_provisioner.states import (
     Running,
     Starting,
     Stopping,
-    is_preparing,
+    can_prepare,
     job_of,
     left_of,
     members_of,
@@ -78,10 +78,10 @@ def _formed(cluster: Forming, report: Report, at_ms: int) -> ClusterEvent | None
     if report.generation != cluster.generation:
         return None
     match report:
-        case ReportPrepared(address=address, port=port) if is_preparing(cluster, lease):
+        case ReportPrepared(address=address, port=port) if can_prepare(cluster, lease, address, port):
             return MemberPrepared(**head, lease=lease, address=address, port=port)
-        case ReportFailed(stage="prepare"):
-            return lost(cluster, lease, "prepare_failed", at_ms)
+        case ReportFailed(stage="prepare", message=message):
+            return lost(cluster, lease, "prepare_failed", at_ms, message)
         case _:
             return None
 
@@ -94,8 +94,8 @@ def _crewed(cluster: Starting | Running | Stopping, report: Report, at_ms: int) 
     match report:
         case ReportStarted() if isinstance(cluster, Starting) and lease not in crew.started:
             return MemberStarted(**head_of(cluster, at_ms), lease=lease)
-        case ReportFailed(stage="start") if not isinstance(cluster, Running):
-            return lost(cluster, lease, "start_failed", at_ms)
+        case ReportFailed(stage="start", message=message) if not isinstance(cluster, Running):
+            return lost(cluster, lease, "start_failed", at_ms, message)
         case ReportEnded(exits=exits):
             return MemberEnded(**head_of(cluster, at_ms), lease=lease, exits=exits)
         case _:

@@ -173,9 +173,17 @@ def members_of(cluster: Open) -> dict[LeaseId, Member]:
             return dict(crew.members)
 
 
-def is_preparing(cluster: Forming, lease: LeaseId) -> bool:
-    """Whether the lease is of a member that was told to prepare and has not said that it is done."""
-    return any(isinstance(seat, Preparing) and seat.member.lease == lease for seat in cluster.seats.values())
+def can_prepare(cluster: Forming, lease: LeaseId, address: str, port: int) -> bool:
+    """Whether it is news that the lease is prepared here: its agent may have begun again, and elsewhere."""
+    for seat in cluster.seats.values():
+        match seat:
+            case Preparing(member=member) if member.lease == lease:
+                return True
+            case Prepared(member=member) if member.lease == lease:
+                return (seat.address, seat.port) != (address, port)
+            case _:
+                continue
+    return False
 
 
 def are_prepared(cluster: Forming) -> bool:

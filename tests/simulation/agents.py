@@ -5,8 +5,6 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, replace
 from signal import SIGTERM
 
-import msgspec
-
 from volt.contracts.bids import Gpu, Place, PlaceBid
 from volt.contracts.clusters import Exit
 from volt.contracts.messages import Decoder, encode
@@ -85,12 +83,10 @@ class Agent:
         async for batch in self._bus.read(DESIRED.name, [desired(self._plan.account, self._plan.node)]):
             for record in batch.records:
                 wanted = {lease.lease: lease for lease in DECODER.decode(record.data).leases}
-                gone = {
-                    name: msgspec.structs.replace(one, phase="stop")
-                    for name, one in self._desired.items()
-                    if name not in wanted
-                }
-                for lease in (wanted | gone).values():
+                for name in self._desired.keys() - wanted.keys():
+                    assert self._local.pop(name) == Nothing(reported=True), "only what is cleared is not listed"
+                    del self._desired[name]
+                for lease in wanted.values():
                     self._desired[lease.lease] = lease
                     await self._bring(lease.lease)
 
@@ -114,13 +110,13 @@ class Agent:
                 report = ReportPrepared(
                     account=whose[0], node=whose[1], lease=lease, generation=generation, address=address, port=port
                 )
-                await self._send("prepared", report)
+                await self._send(report)
                 self._local[lease] = replace(local, reported=True)
             case Step.START, _:
                 self._local[lease] = Running(wanted.generation)
                 self._spawn(self._work(lease, wanted))
             case Step.REPORT_STARTED, Running(generation=generation):
-                await self._report("started", ReportStarted, lease, generation)
+                await self._report(ReportStarted, lease, generation)
                 self._local[lease] = replace(local, reported=True)
             case Step.CANCEL, Prepared(generation=generation):
                 self._local[lease] = Finished(generation, _exits(wanted, None))
@@ -130,8 +126,7 @@ class Agent:
             case Step.REPORT_FINISHED, Finished(generation=generation, exits=exits):
                 whose = self._plan.account, self._plan.node
                 await self._send(
-                    "ended",
-                    ReportEnded(account=whose[0], node=whose[1], lease=lease, generation=generation, exits=exits),
+                    ReportEnded(account=whose[0], node=whose[1], lease=lease, generation=generation, exits=exits)
                 )
                 self._local[lease] = replace(local, reported=True)
             case Step.REPORT_GONE, _:
@@ -139,9 +134,8 @@ class Agent:
             case Step.DISCARD, _:
                 self._local[lease] = Nothing()
             case Step.CLEAR, _:
-                await self._report("cleared", ReportCleared, lease, wanted.generation)
-                del self._desired[lease]
-                self._local.pop(lease, None)
+                await self._report(ReportCleared, lease, wanted.generation)
+                self._local[lease] = Nothing(reported=True)
             case _:
                 raise AssertionError(f"{step} with {local}")
 
@@ -159,13 +153,11 @@ class Agent:
             self._changed.set()
             await self._bring(lease)
 
-    async def _report(self, kind: str, report: type[Report], lease: str, generation: int) -> None:
-        made = report(account=self._plan.account, node=self._plan.node, lease=lease, generation=generation)
-        await self._send(kind, made)
+    async def _report(self, report: type[Report], lease: str, generation: int) -> None:
+        await self._send(report(account=self._plan.account, node=self._plan.node, lease=lease, generation=generation))
 
-    async def _send(self, kind: str, report: Report) -> None:
-        identity = f"{report.lease}/{report.generation}/{kind}"
-        await self._bus.publish(command_report(report.account, report.node), encode(report), message_id=identity)
+    async def _send(self, report: Report) -> None:
+        await self._bus.publish(command_report(report.account, report.node), encode(report))
 
     async def _beat_on(self) -> None:
         """At every change, and `beat_ms` after the last beat."""

@@ -174,7 +174,7 @@ class Service(Generic[S]):
         """Delivers one command until it is answered, as the durable consumer does with one in flight."""
         for _ in range(DELIVERIES_MAX):
             outcome = await engine.handle(record.subject, record.data, record.seq, record.at_ms)
-            if outcome.verdict is not Verdict.RETRY:
+            if outcome.verdict not in (Verdict.RETRY, Verdict.AWAY):
                 break
             await self._world.clock.sleep(DELIVERY_DELAY_MS / 1000)
         if outcome.verdict is not Verdict.DONE:

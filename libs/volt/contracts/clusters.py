@@ -152,6 +152,8 @@ class MemberLost(ClusterEvent, frozen=True, kw_only=True):
     lease: LeaseId
     node: NodeId
     cause: LossCause
+    detail: str = ""
+    """What the node said of it."""
 
 
 class GenerationEnded(ClusterEvent, frozen=True, kw_only=True):

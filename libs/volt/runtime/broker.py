@@ -3,6 +3,7 @@
 The body is decoded by the engine, since a typed handler never sees a body that it cannot decode.
 """
 
+import asyncio
 import os
 from collections.abc import Sequence
 from typing import TypedDict, TypeVar
@@ -24,6 +25,9 @@ from volt.runtime.telemetry import consuming
 
 DELIVERIES_MAX = 12
 ACK_WAIT_SECONDS = 2
+IN_PROGRESS_SECONDS = 1.0
+"""How often a command that is being answered says so, lest it be delivered a second time."""
+ANSWER_SECONDS_MAX = 60.0
 RETRY_DELAY_SECONDS_MIN = 0.25
 RETRY_DELAY_SECONDS_MAX = 5.0
 ACKS_PENDING_MAX = 1
@@ -89,17 +93,24 @@ async def answer(engine: Engine[S], bus: Bus, message: NatsMessage) -> None:
     """Lets the engine answer one delivered command, then acknowledges, delays or buries it."""
     delivery = delivery_of(message)
     with consuming(engine.definition.name, delivery.subject, message.headers):
-        outcome = await _outcome(engine, delivery)
+        progress = asyncio.create_task(_say_in_progress(message))
+        try:
+            outcome = await _outcome(engine, delivery)
+        finally:
+            progress.cancel()
     await conclude(bus, engine.definition.name, delivery, outcome, message)
 
 
 async def conclude(bus: Bus, service: str, delivery: Delivery, outcome: Outcome, message: NatsMessage) -> None:
-    """Settles a delivery by its outcome; what was retried `DELIVERIES_MAX` times is buried."""
+    """Settles a delivery by its outcome; what was retried `DELIVERIES_MAX` times is buried.
+
+    What waits for the bus is not: it is delivered for as long as `COMMANDS` keeps it.
+    """
     verdict, error, cause = outcome
     if verdict is Verdict.DONE:
         await message.ack()
         return
-    if verdict is Verdict.RETRY and delivery.deliveries < DELIVERIES_MAX:
+    if verdict is Verdict.AWAY or (verdict is Verdict.RETRY and delivery.deliveries < DELIVERIES_MAX):
         _log.warning("command_delayed", service=service, subject=delivery.subject, error=error)
         await message.nack(delay=retry_delay_seconds(delivery.deliveries))
         return
@@ -115,7 +126,8 @@ async def conclude(bus: Bus, service: str, delivery: Delivery, outcome: Outcome,
 
 def retry_delay_seconds(deliveries: int) -> float:
     """The wait before the next delivery: doubling, bounded."""
-    return min(RETRY_DELAY_SECONDS_MIN * float(1 << (deliveries - 1)), RETRY_DELAY_SECONDS_MAX)
+    doublings = min(deliveries - 1, DELIVERIES_MAX)
+    return min(RETRY_DELAY_SECONDS_MIN * float(1 << doublings), RETRY_DELAY_SECONDS_MAX)
 
 
 def delivery_of(message: NatsMessage) -> Delivery:
@@ -124,6 +136,13 @@ def delivery_of(message: NatsMessage) -> Delivery:
     assert not isinstance(raw, list)
     place = parse_place(raw.reply)
     return Delivery(COMMANDS.name, place.stream_seq, raw.subject, raw.data, place.at_ms, place.deliveries)
+
+
+async def _say_in_progress(message: NatsMessage) -> None:
+    async with asyncio.timeout(ANSWER_SECONDS_MAX):
+        while True:
+            await asyncio.sleep(IN_PROGRESS_SECONDS)
+            await message.in_progress()
 
 
 async def _outcome(engine: Engine[S], delivery: Delivery) -> Outcome:

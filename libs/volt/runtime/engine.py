@@ -47,13 +47,31 @@ class Publication(NamedTuple):
     data: bytes
 
 
+class Broken(NamedTuple):
+    """What an effect of one aggregate fails with: the aggregate is stuck, the others go on."""
+
+    subject: str
+    error: str
+
+
+def guarded(subject: str, make: Callable[[], Event | None]) -> Event | Broken | None:
+    """What `make` makes of an aggregate, or how it fails."""
+    try:
+        return make()
+    except FAULTS as error:
+        _log.exception("effect_failed", subject=subject)
+        return Broken(subject, repr(error))
+
+
 class Verdict(Enum):
     """What becomes of a delivered command."""
 
     DONE = "done"
     """Answered in the log, or answered before: acknowledge."""
     RETRY = "retry"
-    """The bus is away, or the aggregate is contended: deliver again, later."""
+    """The aggregate is contended: deliver again, later, so many times."""
+    AWAY = "away"
+    """The bus is away, which is no fault of the message: deliver again, later, for as long as its stream keeps it."""
     DEAD = "dead"
     """Nobody can be answered, or its aggregate is stuck: to the dead letters."""
 
@@ -84,7 +102,8 @@ def no_refusal(_state: object, reason: Reason, _asked: Asked) -> Sequence[Event]
 class Definition(Generic[S]):
     """A service as the runtime sees it: pure functions over a state that only `evolve` changes.
 
-    `effects` returns the events that the state calls for now, and may return one again until it is in the log;
+    `effects` returns the events that the state calls for now, and may return one again until it is in the log; where
+    there are many aggregates, each is `guarded`;
     `publications` the values that other streams should show, each at least once when it has changed: the engine keeps
     it until it is stored. `decide` answers a command, `refuse` a message that
     is none; both raise Refused if nobody can be answered. All times are milliseconds of the stream's clock.
@@ -94,7 +113,7 @@ class Definition(Generic[S]):
     reads: tuple[str, ...]
     initial: Callable[[], S]
     evolve: Callable[[S, Entry], None]
-    effects: Callable[[S, int], Sequence[Event]]
+    effects: Callable[[S, int], Sequence[Event | Broken]]
     commands: tuple[type[Command], ...] = ()
     decide: Callable[[S, Command, Asked], Sequence[Event]] = no_decision
     refuse: Callable[[S, Reason, Asked], Sequence[Event]] = no_refusal
@@ -161,7 +180,7 @@ class Engine(Generic[S]):
                     if await self._append_all(events):
                         return outcome
                 except BusUnavailable as error:
-                    return Outcome(Verdict.RETRY, str(error))
+                    return Outcome(Verdict.AWAY, str(error))
         return Outcome(Verdict.RETRY, "the aggregate is contended")
 
     def _decide(self, asked: Asked, data: bytes) -> tuple[Outcome, Sequence[Event]]:
@@ -224,6 +243,8 @@ class Engine(Generic[S]):
             self._mark_stuck(subject, entry.seq, repr(error))
 
     def _mark_stuck(self, subject: str, seq: int, error: str) -> None:
+        if subject in self.stuck:
+            return
         self.stuck[subject] = error
         _log.error("aggregate_stuck", service=self.definition.name, subject=subject, seq=seq, error=error)
 
@@ -264,8 +285,9 @@ class Engine(Generic[S]):
         """The events that the state calls for, the first of each aggregate, as many as may be in flight at once."""
         due: dict[str, Event] = {}
         for event in self.definition.effects(self.state, self.now_ms()):
-            subject = event.subject()
-            if subject not in self.stuck:
+            if isinstance(event, Broken):
+                self._mark_stuck(event.subject, self._last_seq.get(event.subject, 0), event.error)
+            elif (subject := event.subject()) not in self.stuck:
                 due.setdefault(subject, event)
             if len(due) >= APPENDS_IN_FLIGHT_MAX:
                 break

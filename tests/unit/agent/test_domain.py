@@ -9,7 +9,7 @@ from msgspec.structs import replace as changed
 
 from volt.contracts.jobs import Workload
 from volt.contracts.nodes import DesiredLease, Phase
-from volt_agent.domain import Finished, Local, Nothing, Prepared, Running, Step, beat_of, next_step
+from volt_agent.domain import Finished, Local, Nothing, Prepared, Running, Step, beat_of, next_step, unreported
 
 GENERATIONS = st.integers(1, 4)
 LOCALS: st.SearchStrategy[Local] = st.one_of(
@@ -44,6 +44,7 @@ def desired(phase: Phase, generation: int = 1) -> DesiredLease:
         (Nothing(), "start", Step.REPORT_GONE),
         (Nothing(), "halt", Step.REPORT_GONE),
         (Nothing(), "stop", Step.CLEAR),
+        (Nothing(reported=True), "stop", Step.WAIT),
         (Prepared(1, "a", 1), "prepare", Step.REPORT_PREPARED),
         (Prepared(1, "a", 1, reported=True), "prepare", Step.WAIT),
         (Prepared(1, "a", 1, reported=True), "start", Step.START),
@@ -78,12 +79,32 @@ def test_an_older_desire_is_never_acted_on(local: Local, phase: Phase) -> None:
 def test_whatever_it_has_an_agent_comes_to_rest_at_what_is_desired(local: Local, phase: Phase, above: int) -> None:
     wanted = desired(phase, getattr(local, "generation", 0) + above)
     taken: list[Step] = []
-    while (step := next_step(local, wanted)) not in (Step.WAIT, Step.CLEAR):
+    while (step := next_step(local, wanted)) is not Step.WAIT:
         taken.append(step)
         local = after(step, local, wanted)
         assert len(taken) <= STEPS_MAX, taken
-    assert (step is Step.CLEAR) == (phase == "stop")
+    assert (Step.CLEAR in taken) == (phase == "stop")
+    assert (local == Nothing(reported=True)) == (phase == "stop")
     assert Step.START not in taken or phase == "start"
+
+
+@given(LOCALS)
+def test_what_nobody_asks_for_is_ended_and_forgotten(local: Local) -> None:
+    wanted = desired("stop", getattr(local, "generation", 1))
+    taken: list[Step] = []
+    while (step := next_step(local, wanted, is_listed=False)) is not Step.FORGET:
+        taken.append(step)
+        local = after(step, local, wanted)
+        assert len(taken) <= STEPS_MAX, taken
+    assert Step.WAIT not in taken
+    assert isinstance(local, Nothing)
+
+
+@given(LOCALS, PHASES)
+def test_a_report_is_made_again_once_its_state_is_taken_for_unreported(local: Local, phase: Phase) -> None:
+    wanted = desired(phase, getattr(local, "generation", 1))
+    if next_step(local, wanted) is Step.WAIT:
+        assert next_step(unreported(local), wanted).value.startswith(("report", "clear"))
 
 
 def test_what_is_prepared_is_started_only_when_start_is_desired() -> None:
@@ -118,5 +139,7 @@ def after(step: Step, local: Local, wanted: DesiredLease) -> Local:
             return Finished(wanted.generation)
         case Step.REPORT_FINISHED:
             return Finished(generation, reported=True)
+        case Step.CLEAR:
+            return Nothing(reported=True)
         case _:
             return Nothing()

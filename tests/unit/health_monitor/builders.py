@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from tests.support.effects import sound
 from volt.contracts.clusters import ClusterReleased
 from volt.contracts.ledger import JobClosed
 from volt.contracts.log import Entry
@@ -147,7 +148,7 @@ class Monitor:
     def act_once(self) -> bool:
         """Appends the first event of each aggregate that is called for. False if there is none."""
         first: dict[str, Event] = {}
-        for event in effects(self.state, EPOCH_MS + self.now_ms):
+        for event in sound(effects(self.state, EPOCH_MS + self.now_ms)):
             first.setdefault(event.subject(), event)
         self.append(*first.values())
         return bool(first)

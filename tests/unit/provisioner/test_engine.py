@@ -109,7 +109,7 @@ class Lab:
             assert self.engine is not None
             outcome = await self.engine.handle(subject, data, self._delivered, self.bus.now_ms())
             await settle()
-            if outcome.verdict is not Verdict.RETRY:
+            if outcome.verdict not in (Verdict.RETRY, Verdict.AWAY):
                 return outcome.verdict
             await self.clock.advance(1_000)
         raise AssertionError("the report is never answered")

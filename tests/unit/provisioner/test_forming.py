@@ -1,6 +1,7 @@
 """From a gang to a running cluster."""
 
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.provisioner.world import BUYER, JOB, PORT, T0_MS, TIMING, World, admitted, code, gang, grant, spec
 from volt.contracts.clusters import (
@@ -11,10 +12,8 @@ from volt.contracts.clusters import (
     Manifest,
     ManifestNode,
     MemberLost,
-    MemberPrepared,
 )
 from volt.contracts.jobs import WorkloadKind
-from volt.contracts.nodes import ReportPrepared
 
 
 def test_a_gang_becomes_a_forming_cluster_with_a_deadline() -> None:
@@ -151,22 +150,17 @@ def test_a_start_that_is_overdue_ends_the_generation() -> None:
     assert world.last(MemberLost).lease == "j1-2"
 
 
-def test_the_first_word_of_a_member_about_its_port_stands() -> None:
+def test_the_last_word_of_a_member_about_its_port_stands_until_the_start() -> None:
     world = World()
     world.grant()
     world.report(world.prepared(0))
-    other = world.prepared(0)
-    world.report(
-        ReportPrepared(
-            account=other.account,
-            node=other.node,
-            lease=other.lease,
-            generation=other.generation,
-            address="10.9.9.9",
-            port=1,
-        )
-    )
-    assert len(world.all(MemberPrepared)) == 1
+    moved = replace(world.prepared(0), address="10.9.9.9", port=1)
+    world.report(moved)
+    assert world.record(moved) == (), "said before"
+    world.report(world.prepared(1))
+    starting = world.last(ClusterStarting)
+    assert (starting.manifest.master_address, starting.manifest.master_port) == ("10.9.9.9", 1)
+    assert world.record(replace(moved, port=2)) == (), "the others know the port by now"
 
 
 def test_a_gang_for_a_job_that_nobody_admitted_is_ignored() -> None:

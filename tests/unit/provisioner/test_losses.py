@@ -257,7 +257,7 @@ def test_a_rank_that_no_node_can_prepare_ends_the_job_with_the_first_cause() -> 
         world.report(world.failed(1, "prepare"))
     released = world.last(ClusterReleased)
     assert released.reason == "restarts_exhausted"
-    assert released.first_cause == "rank 1 on node n1: the node could not prepare"
+    assert released.first_cause == "rank 1 on node n1: the node could not prepare: no"
     assert len(world.all(MembersWanted)) == 3
 
 
@@ -281,7 +281,7 @@ def test_a_start_that_fails_everywhere_ends_the_job_with_the_first_cause() -> No
             world.replace(f"m{number}", number, 0)
     released = world.last(ClusterReleased)
     assert (released.reason, world.generation) == ("restarts_exhausted", 4)
-    assert released.first_cause == "rank 0 on node n0: the node could not start its processes"
+    assert released.first_cause == "rank 0 on node n0: the node could not start its processes: no"
 
 
 def test_a_vacancy_that_nobody_fills_ends_the_job_at_its_deadline() -> None:

@@ -98,14 +98,15 @@ POSSIBLE = {
     "forming": {"MemberPrepared", "MemberLost", "ClusterReleased"},
     "vacant": {"MembersWanted", "LeaseCleared", "ClusterReleased"},
     "sought": {"LeaseCleared", "ClusterReleased"},
-    "prepared": {"MemberLost", "ClusterStarting", "ClusterReleased"},
+    "prepared": {"MemberPrepared", "MemberLost", "ClusterStarting", "ClusterReleased"},
     "starting": {"MemberStarted", "ClusterReady", "MemberEnded", "MemberLost", "GenerationEnded", "ClusterReleased"},
     "running": {"MemberEnded", "MemberLost", "GenerationEnded", "ClusterReleased"},
     "stopping": {"MemberEnded", "MemberLost", "ClusterReleased"},
     "released": {"LeaseCleared"},
     "cleared": set[str](),
 }
-"""Of `one_of_each` in generation 1, which is about rank 1 and its first lease; `vacant` and `sought` have lost it."""
+"""Of `one_of_each` in generation 1, which is about rank 1 and its first lease; `vacant` and `sought` have lost it,
+and `prepared` has it at another address."""
 
 
 def one_of_each(generation: int) -> list[ClusterEvent]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import TypedDict, TypeVar
 
+from tests.support.effects import sound
 from volt.contracts.clusters import ClusterEvent, ClusterForming, Exit, Member, MemberJoined, MembersWanted
 from volt.contracts.ids import lease_id
 from volt.contracts.jobs import JobAdmitted, JobReleaseAccepted, JobSpec, Workload, WorkloadKind
@@ -113,7 +114,7 @@ class World:
         raise AssertionError("the state calls for something for ever")
 
     def due(self) -> list[Event]:
-        return effects(self.state, self.now_ms)
+        return sound(effects(self.state, self.now_ms))
 
     def report(self, report: Report) -> None:
         self.record(report)

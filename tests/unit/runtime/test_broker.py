@@ -25,7 +25,7 @@ from volt.runtime.broker import (
 )
 from volt.runtime.connection import EXIT_BUS_CLOSED
 from volt.runtime.dead_letters import letters
-from volt.runtime.engine import Definition, Engine
+from volt.runtime.engine import Definition, Engine, Outcome, Verdict
 from volt.runtime.nats import SystemClock, ensure_streams
 
 pytest_plugins = ["tests.support.nats"]
@@ -58,13 +58,17 @@ async def consuming(world: NatsWorld, handler: Handler) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def serving(world: NatsWorld, definition: Definition[State] = WITHOUT_EFFECTS) -> AsyncIterator[None]:
+async def serving(
+    world: NatsWorld,
+    definition: Definition[State] = WITHOUT_EFFECTS,
+    engine: type[Engine[State]] = Engine,
+) -> AsyncIterator[None]:
     """The tiny service, as its process would run it."""
-    engine = Engine(definition, world.bus, SystemClock(), TICK_MS)
-    task = asyncio.create_task(engine.run())
+    running = engine(definition, world.bus, SystemClock(), TICK_MS)
+    task = asyncio.create_task(running.run())
 
     async def on_command(message: NatsMessage) -> None:
-        await answer(engine, world.bus, message)
+        await answer(running, world.bus, message)
 
     async with consuming(world, on_command):
         yield
@@ -159,6 +163,45 @@ async def test_a_command_that_never_succeeds_is_buried_after_a_bound(
     assert buried.letter.deliveries == 3
     assert buried.letter.cause == "retries exhausted"
     assert "always" in buried.letter.error
+
+
+async def test_a_command_that_waits_for_the_bus_is_never_buried(
+    world: NatsWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("volt.runtime.broker.DELIVERIES_MAX", 2)
+    monkeypatch.setattr("volt.runtime.broker.RETRY_DELAY_SECONDS_MIN", 0.001)
+    outages = 5
+
+    class AwayAtFirst(Engine[State]):
+        async def handle(self, subject: str, data: bytes, seq: int, at_ms: int) -> Outcome:
+            nonlocal outages
+            outages -= 1
+            return Outcome(Verdict.AWAY, "away") if outages >= 0 else await super().handle(subject, data, seq, at_ms)
+
+    await ask(world, "a", "b")
+    async with serving(world, engine=AwayAtFirst):
+        assert await answered(world, 2) == ["a", "b"]
+    assert outages < 0
+    assert await letters(world.bus) == []
+
+
+async def test_a_command_that_takes_long_to_answer_is_delivered_once(
+    world: NatsWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("volt.runtime.broker.ACK_WAIT_SECONDS", 0.3)
+    monkeypatch.setattr("volt.runtime.broker.IN_PROGRESS_SECONDS", 0.1)
+    handled: list[str] = []
+
+    class Slow(Engine[State]):
+        async def handle(self, subject: str, data: bytes, seq: int, at_ms: int) -> Outcome:
+            handled.append(subject)
+            await asyncio.sleep(1.0)
+            return await super().handle(subject, data, seq, at_ms)
+
+    await ask(world, "a", "b")
+    async with serving(world, engine=Slow):
+        assert await answered(world, 2) == ["a", "b"]
+    assert handled == [command_account("a"), command_account("b")]
 
 
 async def test_what_cannot_be_answered_is_kept_with_its_bytes_and_does_not_come_again(world: NatsWorld) -> None:

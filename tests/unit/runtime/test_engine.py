@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -18,7 +19,7 @@ from tests.unit.runtime.tiny import (
     opened,
     running,
 )
-from volt.contracts.jobs import CommandRejected
+from volt.contracts.jobs import AccountOpened, CommandRejected
 from volt.contracts.ledger import AccountCredited
 from volt.contracts.messages import Asked, Command, Event, encode
 from volt.contracts.streams import LOG
@@ -27,9 +28,11 @@ from volt.runtime.engine import (
     DECIDE_ATTEMPTS_MAX,
     ERROR_CHARS_MAX,
     RETRY_SECONDS,
+    Broken,
     Engine,
     Outcome,
     Verdict,
+    guarded,
 )
 from volt.runtime.memory import MemoryBus, MemoryClock, settle
 
@@ -112,7 +115,7 @@ async def test_a_contended_aggregate_is_given_up_for_later_after_a_bound() -> No
 async def test_a_lost_acknowledgement_of_an_answer_does_not_double_it() -> None:
     async with bench(WITHOUT_EFFECTS) as on:
         on.bus.lost_acks = 1
-        assert (await on.open("a", seq=1)).verdict is Verdict.RETRY
+        assert (await on.open("a", seq=1)).verdict is Verdict.AWAY
         assert (await on.open("a", seq=1)).verdict is Verdict.DONE
         assert len(await on.events()) == 1
 
@@ -238,6 +241,27 @@ async def test_nothing_is_appended_to_a_stuck_aggregate() -> None:
         assert await on.events() == []
 
 
+async def test_an_effect_that_cannot_be_made_marks_only_its_aggregate_stuck() -> None:
+    def credit(account: str, at_ms: int) -> AccountOpened:
+        if account == "bad":
+            raise ZeroDivisionError("an account that nobody foresaw")
+        return opened(f"{account}s-friend", at_ms)
+
+    def befriend(state: State, at_ms: int) -> list[Event | Broken]:
+        alone = [one for one in state.opened if not one.endswith("friend") and f"{one}s-friend" not in state.opened]
+        made = (guarded(log_account(one), partial(credit, one, at_ms)) for one in alone)
+        return [one for one in made if one is not None]
+
+    async with bench(replace(WITHOUT_EFFECTS, effects=befriend)) as on:
+        on.bus.store_at_once(opened("bad"))
+        on.bus.store_at_once(opened("good"))
+        await settle()
+        await on.clock.advance(TICK_MS)
+        assert "goods-friend" in on.engine.state.opened
+        assert on.engine.stuck.keys() == {log_account("bad")}
+        assert (await on.open("other")).verdict is Verdict.DONE
+
+
 async def test_an_event_too_large_for_the_log_marks_its_aggregate_stuck() -> None:
     huge = replace(WITHOUT_EFFECTS, decide=lambda _state, _command, _asked: (opened("a", request_id="r" * 2**20),))
     async with bench(huge) as on:
@@ -295,7 +319,7 @@ async def test_what_nobody_can_be_answered_about_is_dead(subject: str, data: byt
 async def test_a_bus_that_is_away_makes_a_command_wait() -> None:
     async with bench() as on:
         with on.bus.outage():
-            assert (await on.open("a")).verdict is Verdict.RETRY
+            assert (await on.open("a")).verdict is Verdict.AWAY
         assert (await on.open("a")).verdict is Verdict.DONE
 
 

@@ -1,0 +1,81 @@
+"""A keeper tells what became of its lease again and again, until the lease is no longer listed."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from volt.contracts.jobs import Workload
+from volt.contracts.messages import Decoder
+from volt.contracts.nodes import DesiredLease, Phase, Report, ReportCleared, ReportPrepared
+from volt.contracts.streams import COMMANDS
+from volt.runtime.memory import MemoryBus, MemoryClock
+from volt_agent import effects
+from volt_agent.effects import Keeper, Node
+from volt_agent.heart import Heart
+from volt_agent.process import ProcessRuntime
+from volt_agent.settings import Settings
+
+REPORTS_HEARD = 3
+SECONDS_MAX = 10.0
+_decoder: Decoder[Report] = Decoder(ReportCleared, ReportPrepared)
+
+
+def desired(phase: Phase) -> DesiredLease:
+    return DesiredLease(
+        lease="job-1",
+        job="job",
+        account="buyer",
+        generation=1,
+        phase=phase,
+        node_rank=0,
+        gpus=("GPU-0",),
+        processes=1,
+        workload=Workload(command=("true",)),
+        grace_ms=1000,
+    )
+
+
+async def keeper_of(folder: Path, phase: Phase) -> tuple[Keeper, MemoryBus]:
+    settings = Settings(nats_url="nats://127.0.0.1:1", account="provider", state=str(folder), price=1)
+    bus = MemoryBus(MemoryClock())
+    await bus.ensure(COMMANDS)
+    heart = Heart(settings, "n1", "run", lambda _sent_ms: None)
+    node = Node("n1", settings, bus, ProcessRuntime("127.0.0.1", folder), heart, lambda: None)
+    return Keeper(node, desired(phase)), bus
+
+
+async def heard(bus: MemoryBus) -> list[Report]:
+    """The first `REPORTS_HEARD` reports."""
+    reports: list[Report] = []
+    async with asyncio.timeout(SECONDS_MAX):
+        async for batch in bus.read(COMMANDS.name, COMMANDS.subjects):
+            reports += [_decoder.decode(record.data) for record in batch.records]
+            if len(reports) >= REPORTS_HEARD:
+                break
+    return reports[:REPORTS_HEARD]
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(effects, "REPORT_AGAIN_SECONDS_MIN", 0.01)
+
+
+async def test_that_a_lease_is_cleared_is_said_until_it_is_no_longer_listed(tmp_path: Path) -> None:
+    keeper, bus = await keeper_of(tmp_path, "stop")
+    keeping = asyncio.create_task(keeper.keep())
+    assert await heard(bus) == REPORTS_HEARD * [
+        ReportCleared(account="provider", node="n1", lease="job-1", generation=1)
+    ]
+    keeper.unlist()
+    await asyncio.wait_for(keeping, SECONDS_MAX)
+
+
+async def test_that_a_lease_is_prepared_is_said_until_something_else_is_desired(tmp_path: Path) -> None:
+    keeper, bus = await keeper_of(tmp_path, "prepare")
+    keeping = asyncio.create_task(keeper.keep())
+    reports = await heard(bus)
+    assert len(set(map(repr, reports))) == 1
+    assert isinstance(reports[0], ReportPrepared)
+    keeper.unlist()
+    await asyncio.wait_for(keeping, SECONDS_MAX)
