@@ -24,6 +24,8 @@ from volt.runtime.settings import BusSettings, from_environment
 from volt.runtime.telemetry import set_up
 
 MISSED_TICKS_MAX = 5
+"""How many ticks of the agent's loop may be missing before no beat is sent. Workloads are not extended meanwhile, so
+beats of an agent that stands still only make its loss come later."""
 NEWCOMER_BEATS = 2
 """How many periods of another incarnation a newcomer waits out before it beats itself."""
 LAST_ATTEMPTS_MAX = 240

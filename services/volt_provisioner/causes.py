@@ -20,7 +20,6 @@ _LOSSES: dict[LossCause, str] = {
     "start_failed": "the node could not start its processes",
     "start_overdue": "the node did not start its processes in time",
     "halt_overdue": "the node did not end its processes in time",
-    "vanished": "its GPUs vanished",
 }
 
 

@@ -61,8 +61,7 @@ def _values(info: inspect.Type) -> st.SearchStrategy[object]:
 
 def _texts(info: inspect.StrType) -> st.SearchStrategy[str]:
     if info.pattern is not None:
-        assert info.pattern == ID_PATTERN, f"no strategy for {info.pattern}"
-        return IDS
+        return IDS if info.pattern == ID_PATTERN else st.from_regex(info.pattern)
     # Lone surrogates are no text that JSON can carry.
     letters = st.characters(exclude_categories=["Cs"])
     return st.text(letters, min_size=info.min_length or 0, max_size=TEXT_CHARS_MAX)

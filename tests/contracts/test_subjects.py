@@ -10,7 +10,7 @@ from tests.contracts.strategies import IDS, messages
 from volt.contracts import streams, subjects
 from volt.contracts.log import EVENT_TYPES
 from volt.contracts.messages import Event
-from volt.contracts.streams import ALL, LOG, MESSAGE_BYTES_MAX
+from volt.contracts.streams import ALL, LOG, STORED_BYTES_MAX
 from volt.runtime.subjects import matches
 
 LOG_FILTERS = (
@@ -180,5 +180,5 @@ def test_nothing_is_dropped_from_the_log_and_it_is_synced() -> None:
 
 
 def test_a_dead_letter_has_room_for_the_largest_message() -> None:
-    base64_bytes = -(-MESSAGE_BYTES_MAX // 3) * 4
+    base64_bytes = -(-STORED_BYTES_MAX // 3) * 4
     assert streams.DEAD_LETTERS.message_bytes_max > base64_bytes + 64 * 1024

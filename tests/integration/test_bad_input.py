@@ -37,11 +37,11 @@ from volt.contracts.bids import BidRejected
 from volt.contracts.ids import job_id
 from volt.contracts.jobs import CommandRejected, JobAdmitted, JobRejected
 from volt.contracts.nodes import NodeAlive
-from volt.contracts.streams import DEAD_LETTERS
-from volt.contracts.streams import MESSAGE_BYTES_MAX as STORED_BYTES_MAX
+from volt.contracts.streams import DEAD_LETTERS, STORED_BYTES_MAX
 from volt.contracts.subjects import command_account, command_bid, command_job, command_report, heartbeats
 from volt.embedded import SERVICES, Context, ControlPlane, write_context
 from volt.embedded.accounts import open_account
+from volt.embedded.nats import PAYLOAD_BYTES_MAX
 from volt.runtime.dead_letters import StoredLetter, letters
 from volt.runtime.nats import NatsBus
 
@@ -279,22 +279,23 @@ async def test_bad_heartbeats_give_no_sign_of_life_and_the_next_good_one_does(wo
     assert "beat_refused" in (world.data / "logs" / "health-monitor.log").read_text()
 
 
-async def test_two_megabytes_are_refused_by_the_client_and_by_the_bus(world: World) -> None:
+async def test_what_the_bus_does_not_take_is_refused_by_the_client_and_by_the_bus(world: World) -> None:
     with pytest.raises(nats.errors.MaxPayloadError):
-        await world.client.publish(command_job(ME), b"x" * TWO_MEGABYTES)
+        await world.client.publish(command_job(ME), b"x" * (PAYLOAD_BYTES_MAX + 1))
     host, port = world.control_plane.nats_url.removeprefix("nats://").split(":")
     async with asyncio.timeout(SOCKET_SECONDS_MAX):
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(b'CONNECT {"verbose":false}\r\n')
-        writer.write(f"PUB {command_job(ME)} {TWO_MEGABYTES}\r\n".encode())
+        writer.write(f"PUB {command_job(ME)} {PAYLOAD_BYTES_MAX + 1}\r\n".encode())
         answer = await reader.read()
         writer.close()
     assert b"Maximum Payload Violation" in answer
 
 
-async def test_what_a_stream_does_not_take_is_refused_at_once(world: World) -> None:
+@pytest.mark.parametrize("size_bytes", [STORED_BYTES_MAX + 1, TWO_MEGABYTES])
+async def test_what_a_stream_does_not_take_is_refused_at_once(size_bytes: int, world: World) -> None:
     with pytest.raises(APIError) as refused:
-        await world.send(command_job(ME), b"x" * (STORED_BYTES_MAX + 1))
+        await world.send(command_job(ME), b"x" * size_bytes)
     assert refused.value.err_code == MAX_PAYLOAD_EXCEEDED
 
 

@@ -18,6 +18,7 @@ import psutil
 import pytest
 import redis.asyncio
 
+from volt.contracts.streams import DESIRED_BYTES_MAX
 from volt.embedded import (
     Child,
     ChildKeepsDying,
@@ -29,7 +30,7 @@ from volt.embedded import (
     NatsNotDurable,
     Service,
 )
-from volt.embedded.nats import render_config
+from volt.embedded.nats import PAYLOAD_BYTES_MAX, render_config
 from volt.embedded.program import start_until_ready
 
 WAIT_SECONDS_MAX = 5.0
@@ -74,7 +75,7 @@ async def test_both_servers_serve_and_no_process_is_left(tmp_path: Path) -> None
     # A path that any careless quoting in the servers' configuration would break.
     async with running(tmp_path / 'it\'s a "folder" $HOME é', TWO_SERVICES) as control_plane:
         bus = await nats.connect(control_plane.nats_url)
-        assert bus.max_payload == 1_048_576
+        assert bus.max_payload == PAYLOAD_BYTES_MAX > DESIRED_BYTES_MAX
         assert (await bus.jetstream().account_info()).limits is not None
         await bus.close()
         pids = [control_plane.service(name).pid for name in ("nats", "valkey", "matcher", "gateway")]

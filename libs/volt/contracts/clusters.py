@@ -6,9 +6,7 @@ from volt.contracts.ids import AccountId, GpuUuid, JobId, LeaseId, NodeId
 from volt.contracts.messages import Event, Value
 from volt.contracts.subjects import log_cluster
 
-LossCause = Literal[
-    "node_lost", "prepare_failed", "prepare_overdue", "start_failed", "start_overdue", "halt_overdue", "vanished"
-]
+LossCause = Literal["node_lost", "prepare_failed", "prepare_overdue", "start_failed", "start_overdue", "halt_overdue"]
 ReleaseReason = Literal[
     "completed",
     "released",

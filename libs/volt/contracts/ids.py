@@ -20,6 +20,9 @@ JobId = Annotated[str, msgspec.Meta(pattern=ID_PATTERN)]
 LeaseId = Annotated[str, msgspec.Meta(pattern=ID_PATTERN)]
 RequestId = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
 GpuUuid = Annotated[str, msgspec.Meta(min_length=1, max_length=96)]
+Address = Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z.:%_-]{1,253}$(?!\n)")]
+"""An IP address or a host name, as `MASTER_ADDR` takes it."""
+Port = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
 Incarnation = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 
 

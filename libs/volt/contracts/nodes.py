@@ -3,16 +3,16 @@
 from typing import Literal
 
 from volt.contracts.clusters import Exit, Manifest
-from volt.contracts.ids import AccountId, GpuUuid, Incarnation, JobId, LeaseId, NodeId
+from volt.contracts.ids import AccountId, Address, GpuUuid, Incarnation, JobId, LeaseId, NodeId, Port
 from volt.contracts.jobs import Workload
 from volt.contracts.messages import Command, Event, Signal, Value
 from volt.contracts.subjects import LOG_COVER, log_node
 
 Phase = Literal["prepare", "start", "halt", "stop"]
 """`halt` ends this generation's processes and keeps the lease; `stop` ends them and clears it."""
-LeaseState = Literal["preparing", "prepared", "running", "frozen", "ended"]
+LeaseState = Literal["prepared", "running", "ended"]
 FailureStage = Literal["prepare", "start"]
-LostCause = Literal["silent", "left", "replaced"]
+LostCause = Literal["silent", "left"]
 
 
 class DesiredLease(Value, frozen=True, kw_only=True):
@@ -53,8 +53,8 @@ class Report(Command, frozen=True, kw_only=True):
 class ReportPrepared(Report, frozen=True, kw_only=True):
     """Everything is there; the address is on the fabric and the port is reserved."""
 
-    address: str
-    port: int
+    address: Address
+    port: Port
 
 
 class ReportStarted(Report, frozen=True, kw_only=True):
@@ -86,16 +86,6 @@ class LeaseBeat(Value, frozen=True, kw_only=True):
     state: LeaseState
 
 
-class GpuSample(Value, frozen=True, kw_only=True):
-    """Telemetry of one GPU."""
-
-    uuid: GpuUuid
-    utilisation_percent: int
-    memory_used_mib: int
-    temperature_celsius: int
-    power_watts: int
-
-
 class Heartbeat(Signal, frozen=True, kw_only=True):
     """A sign of life. `sequence` counts within the incarnation, from 1. `leaving`: the last one, on purpose."""
 
@@ -104,7 +94,6 @@ class Heartbeat(Signal, frozen=True, kw_only=True):
     incarnation: Incarnation
     sequence: int
     leases: tuple[LeaseBeat, ...] = ()
-    gpus: tuple[GpuSample, ...] = ()
     leaving: bool = False
 
 

@@ -4,7 +4,10 @@ from typing import Literal
 
 from volt.contracts.messages import Value
 
-MESSAGE_BYTES_MAX = 512 * 1024
+STORED_BYTES_MAX = 512 * 1024
+"""What a stream takes, headers included; messages themselves are held to less (`messages.MESSAGE_BYTES_MAX`)."""
+DESIRED_BYTES_MAX = 4 * 1024**2
+"""All that a node has to be told at once: a lease on each of its GPUs, each with the largest workload and manifest."""
 GIB = 1024**3
 DAY_SECONDS = 86_400
 
@@ -17,7 +20,7 @@ class StreamSpec(Value, frozen=True, kw_only=True):
     bytes_max: int
     age_seconds_max: int = 0
     messages_per_subject_max: int = 0
-    message_bytes_max: int = MESSAGE_BYTES_MAX
+    message_bytes_max: int = STORED_BYTES_MAX
     duplicate_window_seconds: int = 120
     discard: Literal["old", "new"] = "old"
     persist_async: bool = False
@@ -25,7 +28,13 @@ class StreamSpec(Value, frozen=True, kw_only=True):
 
 LOG = StreamSpec(name="LOG", subjects=("log.>",), bytes_max=16 * GIB, discard="new")
 COMMANDS = StreamSpec(name="COMMANDS", subjects=("cmd.>",), bytes_max=2 * GIB, age_seconds_max=7 * DAY_SECONDS)
-DESIRED = StreamSpec(name="DESIRED", subjects=("desired.>",), bytes_max=GIB, messages_per_subject_max=1)
+DESIRED = StreamSpec(
+    name="DESIRED",
+    subjects=("desired.>",),
+    bytes_max=GIB,
+    messages_per_subject_max=1,
+    message_bytes_max=DESIRED_BYTES_MAX,
+)
 HEARTBEATS = StreamSpec(
     name="HEARTBEATS", subjects=("heartbeats.>",), bytes_max=2 * GIB, age_seconds_max=900, persist_async=True
 )

@@ -65,3 +65,4 @@ SERVED = Timing(
     cover_flush_ms=10_000,
 )
 PROFILES: dict[ProfileName, Timing] = {"embedded": EMBEDDED, "served": SERVED}
+assert all(profile.is_safe() for profile in PROFILES.values()), "a node may run on when it is called lost"

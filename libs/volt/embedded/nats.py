@@ -12,7 +12,7 @@ from volt.embedded.files import make_private_dir, write_whole
 from volt.embedded.ports import LOOPBACK
 from volt.embedded.program import Program, connection
 
-PAYLOAD_BYTES_MAX = 1_048_576
+PAYLOAD_BYTES_MAX = 5 * 1024**2
 # The server sets a stream's greatest size aside when it is made, so all of VOLT's have to fit, and some more.
 JETSTREAM_FILE_BYTES_MAX = sum(stream.bytes_max for stream in streams.ALL) + 4 * 1024**3
 JETSTREAM_MEMORY_BYTES_MAX = 256 * 1024**2

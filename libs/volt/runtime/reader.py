@@ -15,7 +15,6 @@ from volt.runtime.ports import READ_BATCH_RECORDS_MAX, Batch, Record
 
 READ_HEARTBEAT_SECONDS = 1.0
 READ_SILENCE_SECONDS_MAX = 3.0
-READ_PENDING_BYTES_MAX = 256 * 1024 * 1024
 
 
 class Reader:
@@ -35,8 +34,9 @@ class Reader:
         """Makes the consumer and returns how many records it has to deliver. Raises BusUnavailable."""
         inbox = self._connection.client.new_inbox()
         async with self._connection.bounded(inbox):
+            # What waits here is bounded by the server: its requests of flow control are answered as they are read.
             self._subscription = await self._connection.client.subscribe(
-                inbox, cb=self._queue.put, pending_msgs_limit=-1, pending_bytes_limit=READ_PENDING_BYTES_MAX
+                inbox, cb=self._queue.put, pending_msgs_limit=-1, pending_bytes_limit=-1
             )
         config = _consumer_config(inbox, self._subjects, after_seq, from_ms)
         body = msgspec.json.encode({"stream_name": self._stream, "config": config})

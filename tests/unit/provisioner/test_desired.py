@@ -1,6 +1,7 @@
 """What each node is told: all of its leases that are not cleared, with the log's place where that last changed."""
 
 from tests.unit.provisioner.world import BUYER, JOB, TIMING, World, admitted, code, gang, grant, killed, spec
+from volt.contracts.bids import GPUS_PER_BID_MAX
 from volt.contracts.clusters import (
     ClusterForming,
     ClusterReady,
@@ -8,12 +9,20 @@ from volt.contracts.clusters import (
     ClusterStarting,
     GenerationEnded,
     LeaseCleared,
+    Manifest,
+    ManifestNode,
     MemberJoined,
     MemberStarted,
 )
-from volt.contracts.messages import Event
+from volt.contracts.ids import ID_CHARS_MAX
+from volt.contracts.jobs import NODES_MAX, SPEC_BYTES_MAX, Workload
+from volt.contracts.messages import Event, encode
 from volt.contracts.nodes import Desired, DesiredLease
+from volt.contracts.streams import DESIRED_BYTES_MAX
 from volt_provisioner.effects import publications
+
+ADDRESS_CHARS = 253
+UUID_CHARS = 96
 
 
 def seq_of(world: World, kind: type[Event]) -> int:
@@ -48,6 +57,34 @@ def test_a_member_is_told_what_to_prepare() -> None:
             ),
         ),
     )
+
+
+def test_what_a_node_may_be_told_at_most_fits_into_one_message() -> None:
+    name = "n" * ID_CHARS_MAX
+    told = ManifestNode(node=name, node_rank=255, address="a" * ADDRESS_CHARS, processes=256, first_rank=65_280)
+    manifest = Manifest(
+        job=name,
+        generation=10**9,
+        master_address=told.address,
+        master_port=65_535,
+        world_size=65_536,
+        nodes=NODES_MAX * (told,),
+    )
+    lease = DesiredLease(
+        lease=name,
+        job=name,
+        account=name,
+        generation=10**9,
+        phase="start",
+        node_rank=255,
+        gpus=("u" * UUID_CHARS,),
+        processes=256,
+        workload=Workload(command=("x" * SPEC_BYTES_MAX,)),
+        manifest=manifest,
+        grace_ms=10**6,
+    )
+    desired = Desired(account=name, node=name, log_seq=10**15, leases=GPUS_PER_BID_MAX * (lease,))
+    assert len(encode(desired)) < DESIRED_BYTES_MAX
 
 
 def test_a_node_is_told_nothing_before_the_cluster_forms() -> None:

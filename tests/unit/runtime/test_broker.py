@@ -195,7 +195,7 @@ async def test_a_command_that_takes_long_to_answer_is_delivered_once(
     class Slow(Engine[State]):
         async def handle(self, subject: str, data: bytes, seq: int, at_ms: int) -> Outcome:
             handled.append(subject)
-            await asyncio.sleep(1.0)
+            await world.pass_ms(1_000)
             return await super().handle(subject, data, seq, at_ms)
 
     await ask(world, "a", "b")

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from tests.unit.runtime.tiny import TICK_MS, WITHOUT_EFFECTS, State, bench, running
-from volt.contracts.streams import DESIRED
+from volt.contracts.streams import DESIRED, DESIRED_BYTES_MAX
 from volt.runtime.engine import Definition, Publication, Verdict
 
 VALUE = "desired.a.n"
@@ -53,7 +53,7 @@ async def test_a_value_that_somebody_overwrote_is_published_again() -> None:
 
 
 async def test_a_value_too_large_does_not_stop_the_service() -> None:
-    async with bench(shows(b"x" * 2**20)) as on:
+    async with bench(shows(b"x" * DESIRED_BYTES_MAX)) as on:
         await on.open("a")
         await on.clock.advance(2 * TICK_MS)
         assert await on.bus.last(DESIRED.name, VALUE) is None
