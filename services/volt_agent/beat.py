@@ -72,6 +72,7 @@ class Beater:
         self._changed = asyncio.Event()
         self._sequence = 0
         self._last_seq = 0
+        self._is_heard = True
 
     async def run(self, lines: asyncio.StreamReader) -> None:
         """Beats until the agent closes the pipe. Raises IdentityTaken if another incarnation beats as this node."""
@@ -137,8 +138,9 @@ class Beater:
             self._changed.set()
             return
         except (BusUnavailable, TimeoutError) as error:
-            _log.warning("beat_unacknowledged", error=repr(error))
+            self._hear(heard=False, error=repr(error))
             return
+        self._hear(heard=True)
         self._sequence += 1
         line = msgspec.json.encode(Acknowledged(change=status.change, sequence=self._sequence, sent_ms=sent_ms))
         sys.stdout.buffer.write(line + b"\n")
@@ -149,11 +151,21 @@ class Beater:
         try:
             record = await self._bus.last(HEARTBEATS.name, self._subject)
         except BusUnavailable as error:
-            _log.warning("beat_unacknowledged", error=str(error))
+            self._hear(heard=False, error=str(error))
             return
         if record is not None and self._is_anothers(record):
             raise IdentityTaken(self._settings.node)
         self._last_seq = record.seq if record else 0
+
+    def _hear(self, *, heard: bool, error: str = "") -> None:
+        """Says when acknowledgements stop, and when they come again."""
+        if heard == self._is_heard:
+            return
+        self._is_heard = heard
+        if heard:
+            _log.info("beats_acknowledged_again")
+        else:
+            _log.warning("beats_unacknowledged", error=error)
 
     def _is_anothers(self, record: Record) -> bool:
         beat = self._decoder.decode(record.data)

@@ -96,6 +96,22 @@ def unreported(local: Local) -> Local:
     return replace(local, reported=False)
 
 
+def told(local: Local) -> dict[str, str | int]:
+    """The state as a log line tells it."""
+    match local:
+        case Nothing():
+            return {"state": "nothing"}
+        case Prepared(generation=generation, address=address, port=port):
+            return {"state": "prepared", "generation": generation, "at": f"{address}:{port}"}
+        case Running(generation=generation):
+            return {"state": "running", "generation": generation}
+        case Finished(generation=generation, failure=failure) if failure:
+            return {"state": "failed", "generation": generation, "failure": failure}
+        case Finished(generation=generation, exits=exits):
+            ends = (f"signal {one.signal}" if one.code is None else str(one.code) for one in exits)
+            return {"state": "finished", "generation": generation, "exits": ", ".join(ends)}
+
+
 def beat_of(lease: str, local: Local) -> LeaseBeat | None:
     """What the heartbeat says of a lease, if there is anything to say."""
     match local:

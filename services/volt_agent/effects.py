@@ -26,7 +26,7 @@ from volt.contracts.nodes import (
 )
 from volt.contracts.subjects import command_report
 from volt.runtime.ports import Bus
-from volt_agent.domain import Finished, Local, Nothing, Prepared, Running, Step, next_step, unreported
+from volt_agent.domain import Finished, Local, Nothing, Prepared, Running, Step, next_step, told, unreported
 from volt_agent.heart import Heart
 from volt_agent.launch import process_environment
 from volt_agent.output import Output
@@ -185,8 +185,7 @@ class Keeper:
         try:
             await workload.started()
         except WorkloadError as error:
-            await ending
-            self._become(Finished(desired.generation, failure=_told(error), failed_start=True))
+            self._become(_unstarted(desired.generation, await ending, error))
             return
         self._become(Running(desired.generation))
         self._watch = asyncio.create_task(self._watch_over(ending, desired.generation))
@@ -194,6 +193,9 @@ class Keeper:
     async def _publish_to_the_end(self, workload: Workload, output: Output) -> tuple[RankExit, ...]:
         """Publishes the output to its last line, and only then tells how the processes ended."""
         publishing = asyncio.create_task(output.publish())
+        if await workload.failed():
+            # The others of this node wait for a peer that is gone: they end as the members on other nodes do.
+            workload.stop(self.desired.grace_ms)
         exits = await workload.ended()
         await output.end()
         await publishing
@@ -239,10 +241,10 @@ class Keeper:
     def _become(self, local: Local) -> None:
         if unreported(local) != unreported(self.local):
             self._again_seconds = REPORT_AGAIN_SECONDS_MIN
+            _log.info("lease", lease=self.desired.lease, desired=self.desired.phase, **told(local))
         self.local = local
         self._wake.set()
         self._node.changed()
-        _log.info("lease", lease=self.desired.lease, phase=self.desired.phase, local=repr(local))
 
     def _launches(self, desired: DesiredLease) -> tuple[Launch, ...]:
         folder = self._node.settings.state_folder / "jobs" / desired.job
@@ -275,6 +277,20 @@ class Keeper:
 
 def _told(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"[:FAILURE_CHARS_MAX]
+
+
+def _unstarted(generation: int, ends: tuple[RankExit, ...], error: WorkloadError) -> Finished:
+    """What a failed start comes to: the command's own failure, as a shell tells it, or else the node's."""
+    if all(end.code is None for end in ends if end.reason == "not_started"):
+        return Finished(generation, failure=_told(error), failed_start=True)
+    # The others were ended on purpose, those too that had not begun.
+    exits = (
+        Exit(local_rank=end.local_rank, code=end.code)
+        if end.code is not None
+        else Exit(local_rank=end.local_rank, signal=end.signal or signal.SIGTERM)
+        for end in ends
+    )
+    return Finished(generation, tuple(exits))
 
 
 def _exit(end: RankExit) -> Exit:

@@ -22,6 +22,7 @@ import msgspec
 
 from volt_agent import shim
 from volt_agent.runtimes import (
+    EXITS_OF_UNSTARTED,
     Generations,
     Launch,
     LaunchFailed,
@@ -169,6 +170,8 @@ class Workload:
         self._shims = shims
         self._on_line = on_line
         self._pids: list[asyncio.Future[int]] = [asyncio.get_running_loop().create_future() for _ in shims]
+        self._ends: list[RankExit] = []
+        self._failing = asyncio.Event()
         self._started = asyncio.create_task(self._see_started(record, path))
         self._ended = asyncio.create_task(self._see_ended(end))
 
@@ -180,8 +183,20 @@ class Workload:
         return await asyncio.shield(self._started)
 
     async def ended(self) -> tuple[RankExit, ...]:
-        """Wait for the end of every process, its descendants gone and each of its lines handed over."""
+        """Wait for the end of every process, its descendants gone and each of its lines handed over.
+
+        The ends are in the order in which they came, so that the first that failed can be told.
+        """
         return await asyncio.shield(self._ended)
+
+    async def failed(self) -> bool:
+        """Wait until a process has ended otherwise than by exiting with 0; False if all of them did just that."""
+        failing = asyncio.create_task(self._failing.wait())
+        try:
+            await asyncio.wait({failing, self._ended}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            failing.cancel()
+        return self._failing.is_set()
 
     def extend(self, deadline_ms: int) -> None:
         """Let the workload run until an instant of the boot-time clock. An earlier one than before changes nothing."""
@@ -207,13 +222,20 @@ class Workload:
     async def _see_ended(self, end: Callable[[], None]) -> tuple[RankExit, ...]:
         try:
             async with asyncio.TaskGroup() as group:
-                ranks = [group.create_task(self._follow(rank)) for rank in range(len(self._shims))]
+                for rank in range(len(self._shims)):
+                    group.create_task(self._follow_to_the_end(rank))
         finally:
             # The record of a start must not be written after it was removed.
             await asyncio.wait([self._started])
             await asyncio.gather(*(one.wait() for one in self._shims))
             end()
-        return tuple(rank.result() for rank in ranks)
+        return tuple(self._ends)
+
+    async def _follow_to_the_end(self, rank: int) -> None:
+        end = await self._follow(rank)
+        self._ends.append(end)
+        if end.code != 0:
+            self._failing.set()
 
     async def _follow(self, rank: int) -> RankExit:
         """Hand over all that a shim says, to its end."""
@@ -232,8 +254,10 @@ class Workload:
                     case _Said(started=int(pid)):
                         started.set_result(pid)
                     case _Said(failed=str(kind), detail=detail):
-                        started.set_exception(LaunchFailed(rank, kind, self._launches[rank], detail))
-                        end = RankExit(rank, None, None, False, "not_started")
+                        failure = LaunchFailed(rank, kind, self._launches[rank], detail)
+                        await self._on_line(LogLine(rank, "err", str(failure)))
+                        started.set_exception(failure)
+                        end = RankExit(rank, EXITS_OF_UNSTARTED.get(kind), None, False, "not_started")
                     case _Said(reason=reason, exit=code, signal=number, oom=oom) if reason is not None:
                         end = RankExit(rank, code, number, oom, reason)
         except BaseException:

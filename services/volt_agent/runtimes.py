@@ -68,6 +68,10 @@ class RankExit:
     reason: EndReason
 
 
+EXITS_OF_UNSTARTED = {"command_not_found": 127, "not_executable": 126}
+"""What a shell exits with when its command cannot be run: it is the command's fault, not the node's."""
+
+
 class WorkloadError(Exception):
     """Anything that keeps a workload from running."""
 

@@ -19,6 +19,7 @@ from volt.contracts.http import JobShape, JobState, MemberState
 from volt.contracts.market import Gang, Waiting
 from volt.contracts.units import format_usd
 from volt_gateway.entities import JOBS_ENDED, Job, Member
+from volt_gateway.timeline import loss_words
 
 REFUSED_PER_JOB_MAX = 4
 
@@ -90,11 +91,15 @@ def clustered(job: Job, event: clusters.ClusterEvent) -> Job:
         case clusters.ClusterReady(at_ms=at_ms):
             running = tuple(m if m.state in ("ended", "cleared") else replace(m, state="started") for m in job.members)
             first_ms = at_ms if job.ready_at_ms is None else job.ready_at_ms
-            return replace(job, state=_unless_ended(job, "ready"), ready_at_ms=first_ms, members=running, waiting=None)
+            state = _unless_ended(job, "ready")
+            return replace(
+                job, state=state, ready_at_ms=first_ms, members=running, waiting=None, first_cause=_unless_over(job)
+            )
         case clusters.MemberEnded(lease=lease, generation=job.generation):
             return _with_state(job, lease, "ended")
         case clusters.MemberLost(lease=lease):
-            return replace(job, members=tuple(one for one in job.members if one.lease != lease))
+            left = tuple(one for one in job.members if one.lease != lease)
+            return replace(job, members=left, first_cause=job.first_cause or loss_words(event))
         case clusters.GenerationEnded(generation=job.generation):
             return replace(job, state=_unless_ended(job, _forming(job)))
         case clusters.ClusterReleased():
@@ -137,6 +142,11 @@ def paid(job: Job, event: ledger.LedgerEvent) -> Job:
 
 def _unless_ended(job: Job, state: JobState) -> JobState:
     return job.state if job.state in JOBS_ENDED else state
+
+
+def _unless_over(job: Job) -> str:
+    """What a cluster that is ready again went through is history; what ended it stays."""
+    return job.first_cause if job.state in JOBS_ENDED else ""
 
 
 def _forming(job: Job) -> JobState:

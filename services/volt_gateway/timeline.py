@@ -42,6 +42,11 @@ def happenings(entry: Entry) -> Iterator[tuple[str, JobHappening]]:
         )
 
 
+def loss_words(event: clusters.MemberLost) -> str:
+    """What happened to a member, with what its node said of it."""
+    return f"lost {event.node}: {event.cause}" + (f" ({event.detail})" if event.detail else "")
+
+
 def _told(event: Event) -> Iterator[Told]:
     match event:
         case MarketCleared():
@@ -113,8 +118,8 @@ def _member_words(event: clusters.ClusterEvent) -> str:
             return "started"
         case clusters.MemberEnded(exits=exits):
             return f"ended: {', '.join(_exit(one) for one in exits) or 'nobody saw how'}"
-        case clusters.MemberLost(node=node, cause=cause):
-            return f"lost {node}: {cause}"
+        case clusters.MemberLost():
+            return loss_words(event)
         case clusters.LeaseCleared(node=node):
             return f"{node} is clear"
         case _:
@@ -129,8 +134,12 @@ def _of_money(event: ledger.LedgerEvent) -> Iterator[Told]:
             yield Told(job, f"not funded: needs ${_usd(needed)} on hold, the wallet has ${_usd(balance)}")
         case ledger.MembersFunded(job=job, generation=generation):
             yield Told(job, "the wanted nodes are funded", generation)
-        case ledger.HoldAdjusted(job=job):
-            yield Told(job, "the hold was adjusted")
+        case ledger.HoldAdjusted(job=job, transfers=transfers):
+            for one in transfers:
+                held = one.credit == ledger.hold(job)
+                yield Told(
+                    job, f"${_usd(one.amount_microusd)} {'more is on hold' if held else 'of the hold went back'}"
+                )
         case ledger.FundsLow(job=job):
             yield Told(job, "funds are low: the hold cannot be renewed in full")
         case ledger.FundsExhausted(job=job):

@@ -120,7 +120,7 @@ def _exit_sentence(member: Member, exits: Sequence[Exit]) -> str:
 
 
 def _culprit(exits: Sequence[Exit]) -> Exit:
-    """The process that failed first, as far as exits tell: out of memory, then by itself, then by whom it was ended."""
+    """The process that failed first, as far as exits tell: out of memory, then by itself, then in their order."""
     failed = [one for one in exits if one.code != 0]
     return min(failed, key=lambda one: (not one.out_of_memory, one.code is None and one.signal in ENDING_SIGNALS))
 

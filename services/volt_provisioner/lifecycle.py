@@ -165,7 +165,7 @@ def _crewed(cluster: C, event: ClusterEvent) -> C | None:
             return replace(cluster, crew=crew)
         case MemberLost(lease=lease, cause=cause) if lease in cluster.crew.members:
             member = cluster.crew.members[lease]
-            life = cluster.life.without(member, cluster.generation)
+            life = cluster.life.without(member, cluster.generation, cause)
             return replace(cluster, life=life, crew=cluster.crew.without(member, cause, event.detail))
         case _:
             return None
@@ -200,7 +200,7 @@ def _vacated(cluster: Forming, event: MemberLost) -> Forming | None:
         return None
     is_fault = event.cause != "node_lost"
     cause = loss_sentence(Loss(member, event.cause, event.detail))
-    life = cluster.life.without(member, cluster.generation)
+    life = cluster.life.without(member, cluster.generation, event.cause)
     if is_fault:
         life = replace(life, first_cause=life.first_cause or cause)
     setback = cluster.setbacks.get(member.rank, Setback(event.at_ms, cause))

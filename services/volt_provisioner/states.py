@@ -6,7 +6,7 @@ A mapping in here is never changed in place: the next state gets another.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from volt.contracts.clusters import Manifest, Member, ReleaseReason
+from volt.contracts.clusters import LossCause, Manifest, Member, ReleaseReason
 from volt.contracts.ids import AccountId, JobId, LeaseId, NodeId
 from volt.contracts.jobs import JobSpec
 from volt_provisioner.crew import Crew, Prepared, Preparing, Seat, Setback, Sought, Vacant
@@ -46,15 +46,25 @@ class Life:
     """Generations begun for another reason than a lost node."""
     first_cause: str = ""
     failed_nodes: tuple[NodeId, ...] = ()
+    """Nodes that are not wanted again: they could not do their part, or were lost to the job for the second time."""
+    lost_nodes: tuple[NodeId, ...] = ()
+    """Nodes that were lost to the job; one that is back and clear may serve it again."""
     doomed: tuple[LeaseId, ...] = ()
     """Members whose node is known to be lost, in the log's order; the record of it is yet to be appended."""
     left: Mapping[LeaseId, Left] = field(default_factory=dict)
 
-    def without(self, member: Member, generation: int) -> "Life":
-        """The member is lost: its lease waits to be cleared, its node is not wanted again."""
+    def without(self, member: Member, generation: int, cause: LossCause) -> "Life":
+        """The member is lost: its lease waits to be cleared."""
+        may_return = cause == "node_lost" and member.node not in self.lost_nodes
+        lost, failed = (self.lost_nodes, self.failed_nodes)
+        if may_return:
+            lost = (*lost, member.node)[-FAILED_NODES_MAX:]
+        elif member.node not in failed:
+            failed = (*failed, member.node)[-FAILED_NODES_MAX:]
         return replace(
             self,
-            failed_nodes=(*self.failed_nodes, member.node)[-FAILED_NODES_MAX:],
+            failed_nodes=failed,
+            lost_nodes=lost,
             doomed=tuple(lease for lease in self.doomed if lease != member.lease),
             left={**self.left, member.lease: Left(member, generation)},
         )

@@ -138,7 +138,7 @@ class ClusterReady(ClusterEvent, frozen=True, kw_only=True):
 
 
 class MemberEnded(ClusterEvent, frozen=True, kw_only=True):
-    """The member's processes of this generation are gone, helpers included."""
+    """The member's processes of this generation are gone, helpers included; `exits` in the order in which they came."""
 
     lease: LeaseId
     exits: tuple[Exit, ...]

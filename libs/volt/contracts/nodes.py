@@ -69,7 +69,10 @@ class ReportFailed(Report, frozen=True, kw_only=True):
 
 
 class ReportEnded(Report, frozen=True, kw_only=True):
-    """Every local process is gone; output was published to its last line. No exits: nobody saw them end."""
+    """Every local process is gone; output was published to its last line. No exits: nobody saw them end.
+
+    They are in the order in which they came.
+    """
 
     exits: tuple[Exit, ...]
 

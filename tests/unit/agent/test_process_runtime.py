@@ -69,11 +69,11 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
 async def test_every_rank_runs_writes_and_ends_on_its_own(node: Node) -> None:
     workload = await node.start("echo zero; exit 0", "echo one; printf last; exit 1", "kill -9 $$")
     assert len(set(await workload.started())) == 3
-    assert await workload.ended() == (
+    assert {*await workload.ended()} == {
         RankExit(0, 0, None, False, "exited"),
         RankExit(1, 1, None, False, "exited"),
         RankExit(2, None, signal.SIGKILL, False, "exited"),
-    )
+    }
     assert node.lines == {0: ["zero"], 1: ["one", "last"]}
 
 
@@ -132,9 +132,10 @@ async def test_a_rank_that_cannot_start_ends_the_others_and_names_the_cause(node
     with pytest.raises(LaunchFailed, match=r"local rank 1 .*command_not_found: no-such-command in /tmp") as failure:
         await workload.started()
     assert (failure.value.local_rank, failure.value.kind) == (1, "command_not_found")
-    first, second = await workload.ended()
-    assert first.reason == "signalled"
-    assert second == RankExit(1, None, None, False, "not_started")
+    first, other = await workload.ended()
+    assert other.reason == "signalled"
+    assert first == RankExit(1, 127, None, False, "not_started")
+    assert node.lines[1] == [str(failure.value)]
 
 
 async def test_a_launch_too_large_for_the_kernel_or_for_the_shim_is_refused(node: Node) -> None:
