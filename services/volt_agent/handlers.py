@@ -5,7 +5,7 @@ from collections.abc import Coroutine
 
 import structlog
 
-from volt.contracts.bids import BidAccepted, BidRejected, Gpu, PlaceBid, WithdrawBid
+from volt.contracts.bids import BidAccepted, BidRejected, Gpu, PlaceBid, Terms, WithdrawBid
 from volt.contracts.errors import BusUnavailable, MalformedMessage, Refused, Unavailable
 from volt.contracts.log import decode_event
 from volt.contracts.messages import Decoder, encode
@@ -60,7 +60,7 @@ class Agent:
             node=self._id,
             request_id=f"bid-{self._incarnation}",
             gpus=gpus,
-            ask_microusd_per_gpu_hour=self._settings.price,
+            terms=Terms(ask_microusd_per_gpu_hour=self._settings.price),
             place=self._settings.place,
         )
         await self._bus.publish(command_bid(bid.account, bid.node), encode(bid), message_id=bid.request_id)

@@ -9,7 +9,7 @@ Whoever has an account is answered in the log; about the others a person is told
 
 from dataclasses import dataclass, field
 
-from volt.contracts.bids import BidAccepted, BidRejected, BidWithdrawn, PlaceBid, WithdrawBid
+from volt.contracts.bids import BidAccepted, BidRejected, BidWithdrawn, ChangeBid, PlaceBid, WithdrawBid
 from volt.contracts.errors import Reason, Refused
 from volt.contracts.jobs import (
     AccountOpened,
@@ -25,7 +25,7 @@ from volt.contracts.log import Entry
 from volt.contracts.messages import Asked, Command, Event
 from volt.contracts.subjects import sender
 from volt_bid_intake.jobs import Jobs, evolve_job, release_job, request_job
-from volt_bid_intake.nodes import Nodes, evolve_node, place_bid, withdraw_bid
+from volt_bid_intake.nodes import Nodes, change_bid, evolve_node, place_bid, withdraw_bid
 
 REFUSALS_REMEMBERED_MAX = 64
 KEY_SHA256_CHARS = 64
@@ -92,6 +92,8 @@ def _answer(state: State, command: Command, asked: Asked) -> tuple[Event, ...] |
             return release_job(state.jobs, command, asked)
         case PlaceBid():
             return place_bid(state.nodes, command, asked)
+        case ChangeBid():
+            return change_bid(state.nodes, command, asked)
         case WithdrawBid():
             return withdraw_bid(state.nodes, command, asked)
         case _:

@@ -1,6 +1,7 @@
 """What nodes offer, and the answers about it.
 
-    Absent ──PlaceBid──▶ Offered ◀──PlaceBid / WithdrawBid──▶ Withdrawn
+    Absent ──PlaceBid──▶ Offered ◀──PlaceBid, ChangeBid (offer) / WithdrawBid──▶ Withdrawn
+                          └─ChangeBid─▶
 
 A node belongs to the account that first offered it, and a GPU to the node that offers it now. Requests are answered
 once per account and node, whatever their order: one that was answered does not count again behind a later one.
@@ -8,12 +9,24 @@ once per account and node, whatever their order: one that was answered does not 
 
 from dataclasses import dataclass, field
 
-from volt.contracts.bids import BidAccepted, BidEvent, BidRejected, BidWithdrawn, PlaceBid, WithdrawBid
-from volt.contracts.errors import Reason
+from msgspec.structs import replace
+
+from volt.contracts.bids import (
+    BidAccepted,
+    BidEvent,
+    BidRejected,
+    BidWithdrawn,
+    ChangeBid,
+    Gpu,
+    ModelTerms,
+    PlaceBid,
+    WithdrawBid,
+)
+from volt.contracts.errors import Reason, Refused
 from volt.contracts.ids import digest
 from volt.contracts.messages import Asked, Event, encode
 from volt_bid_intake.answers import Answers, reused
-from volt_bid_intake.rules import bid_problem, canonical_gpus
+from volt_bid_intake.terms import bid_problem, canonical_gpus, changed_terms, models_named
 
 _WITHDRAWAL = "withdrawal"
 """In place of the digest of a request to withdraw: all under one id are alike."""
@@ -21,17 +34,16 @@ _WITHDRAWAL = "withdrawal"
 
 @dataclass(frozen=True)
 class Offered:
-    """It is on the market with these GPUs."""
+    """It is on the market, as its standing bid says."""
 
-    account: str
-    uuids: tuple[str, ...]
+    standing: BidAccepted
 
 
 @dataclass(frozen=True)
 class Withdrawn:
-    """It offers nothing."""
+    """It offers nothing; this bid was the last."""
 
-    account: str
+    standing: BidAccepted
 
 
 Node = Offered | Withdrawn
@@ -50,16 +62,16 @@ class Nodes:
 def evolve_node(nodes: Nodes, event: BidAccepted | BidRejected | BidWithdrawn) -> None:
     """Remembers an answer about a node."""
     match nodes.by_id.get(event.node), event:
-        case None, BidAccepted(gpus=gpus):
-            _offer(nodes, event, tuple(gpu.uuid for gpu in gpus))
+        case None, BidAccepted():
+            _offer(nodes, event)
             _remember(nodes, event, event.request_digest)
-        case Offered(account) | Withdrawn(account), BidAccepted(gpus=gpus) if account == event.account:
+        case Offered(bid) | Withdrawn(bid), BidAccepted() if bid.account == event.account:
             _take_back(nodes, event.node)
-            _offer(nodes, event, tuple(gpu.uuid for gpu in gpus))
+            _offer(nodes, event)
             _remember(nodes, event, event.request_digest)
-        case Offered(account) | Withdrawn(account), BidWithdrawn() if account == event.account:
+        case Offered(bid) | Withdrawn(bid), BidWithdrawn() if bid.account == event.account:
             _take_back(nodes, event.node)
-            nodes.by_id[event.node] = Withdrawn(account)
+            nodes.by_id[event.node] = Withdrawn(bid)
             _remember(nodes, event, _WITHDRAWAL)
         case _, BidRejected():
             _remember(nodes, event, event.request_digest)
@@ -75,16 +87,8 @@ def place_bid(nodes: Nodes, command: PlaceBid, asked: Asked) -> tuple[Event, ...
         return ()
     problem = reused(command.request_id) if answers.knows(command.request_id) else _problem(nodes, command)
     if problem is not None:
-        return (
-            BidRejected(
-                account=command.account,
-                node=command.node,
-                request_id=command.request_id,
-                at_ms=asked.at_ms,
-                request_digest=request_digest,
-                reason=problem,
-            ),
-        )
+        return (_rejected(command, asked, problem),)
+    gpus = canonical_gpus(command)
     return (
         BidAccepted(
             account=command.account,
@@ -92,11 +96,37 @@ def place_bid(nodes: Nodes, command: PlaceBid, asked: Asked) -> tuple[Event, ...
             request_id=command.request_id,
             at_ms=asked.at_ms,
             request_digest=request_digest,
-            gpus=canonical_gpus(command),
-            ask_microusd_per_gpu_hour=command.ask_microusd_per_gpu_hour,
+            gpus=gpus,
+            terms=command.terms,
+            changed=_still_changed(nodes.by_id.get(command.node), command),
             place=command.place,
+            tier=command.tier,
         ),
     )
+
+
+def change_bid(nodes: Nodes, command: ChangeBid, asked: Asked) -> tuple[Event, ...] | Reason:
+    """Changes the terms of an offered node, or says what is wrong with that."""
+    known = nodes.by_id.get(command.node)
+    if known is None or known.standing.account != command.account:
+        return _not_yours(command.node)
+    answers = nodes.answers[command.account, command.node]
+    if answers.has(command.request_id, digest(encode(command))):
+        return ()
+    if answers.knows(command.request_id):
+        return (_rejected(command, asked, reused(command.request_id)),)
+    try:
+        changed = _changed(nodes, known, command)
+    except Refused as refused:
+        return (_rejected(command, asked, refused.reason),)
+    accepted = replace(
+        known.standing,
+        request_id=command.request_id,
+        at_ms=asked.at_ms,
+        request_digest=digest(encode(command)),
+        changed=changed,
+    )
+    return (accepted,)
 
 
 def withdraw_bid(nodes: Nodes, command: WithdrawBid, asked: Asked) -> tuple[Event, ...] | Reason:
@@ -106,9 +136,8 @@ def withdraw_bid(nodes: Nodes, command: WithdrawBid, asked: Asked) -> tuple[Even
     withdraw a later offer.
     """
     known = nodes.by_id.get(command.node)
-    if known is None or known.account != command.account:
-        message = f"there is no node {command.node} of yours; `volt offers` lists them"
-        return Reason(code="not_found", message=message, field="node", seen=command.node)
+    if known is None or known.standing.account != command.account:
+        return _not_yours(command.node)
     answers = nodes.answers[command.account, command.node]
     if answers.has(command.request_id, _WITHDRAWAL):
         return ()
@@ -119,28 +148,71 @@ def withdraw_bid(nodes: Nodes, command: WithdrawBid, asked: Asked) -> tuple[Even
 
 def _problem(nodes: Nodes, command: PlaceBid) -> Reason | None:
     known = nodes.by_id.get(command.node)
-    if known is not None and known.account != command.account:
+    if known is not None and known.standing.account != command.account:
         message = f"node {command.node} belongs to another account; give yours another name"
         return Reason(code="node_taken", message=message, field="node", seen=command.node)
-    if (problem := bid_problem(command)) is not None:
-        return problem
-    for gpu in command.gpus:
-        if nodes.by_gpu.get(gpu.uuid, command.node) != command.node:
+    return bid_problem(command) or _taken(nodes, command.node, command.gpus)
+
+
+def _taken(nodes: Nodes, node: str, gpus: tuple[Gpu, ...]) -> Reason | None:
+    """The refusal of GPUs one of which another node offers."""
+    for gpu in gpus:
+        if nodes.by_gpu.get(gpu.uuid, node) != node:
             message = f"GPU {gpu.uuid} is offered by node {nodes.by_gpu[gpu.uuid]}; withdraw it there first"
             return Reason(code="gpu_taken", message=message, field="gpus.uuid", seen=gpu.uuid)
     return None
 
 
-def _offer(nodes: Nodes, event: BidAccepted, uuids: tuple[str, ...]) -> None:
-    nodes.by_id[event.node] = Offered(event.account, uuids)
-    nodes.by_gpu.update(dict.fromkeys(uuids, event.node))
+def _still_changed(known: Node | None, command: PlaceBid) -> tuple[ModelTerms, ...]:
+    """What was changed since the last bid stands, unless the terms that a new one declares are others."""
+    if known is None or known.standing.terms != command.terms:
+        return ()
+    models = {gpu.model for gpu in canonical_gpus(command)}
+    return tuple(one for one in known.standing.changed if one.model in models)
+
+
+def _changed(nodes: Nodes, known: Node, command: ChangeBid) -> tuple[ModelTerms, ...]:
+    """The changed terms of each model. Raises Refused."""
+    standing = known.standing
+    if isinstance(known, Withdrawn):
+        if not command.offer:
+            message = f"node {command.node} is withdrawn; `volt bid place {command.node}` offers it again"
+            raise Refused(Reason(code="node_withdrawn", message=message, field="node", seen=command.node))
+        if (taken := _taken(nodes, command.node, standing.gpus)) is not None:
+            raise Refused(taken)
+    terms = {one.model: one.terms for one in standing.changed}
+    for model in models_named(command, standing):
+        count = sum(gpu.model == model for gpu in standing.gpus)
+        terms[model] = changed_terms(standing.terms_of(model), command, count)
+    return tuple(ModelTerms(model=model, terms=terms[model]) for model in sorted(terms))
+
+
+def _rejected(command: PlaceBid | ChangeBid, asked: Asked, reason: Reason) -> BidRejected:
+    return BidRejected(
+        account=command.account,
+        node=command.node,
+        request_id=command.request_id,
+        at_ms=asked.at_ms,
+        request_digest=digest(encode(command)),
+        reason=reason,
+    )
+
+
+def _not_yours(node: str) -> Reason:
+    message = f"there is no node {node} of yours; `volt bid list` shows them"
+    return Reason(code="not_found", message=message, field="node", seen=node)
+
+
+def _offer(nodes: Nodes, event: BidAccepted) -> None:
+    nodes.by_id[event.node] = Offered(event)
+    nodes.by_gpu.update({gpu.uuid: event.node for gpu in event.gpus})
 
 
 def _take_back(nodes: Nodes, node: str) -> None:
     match nodes.by_id[node]:
-        case Offered(uuids=uuids):
-            for uuid in uuids:
-                del nodes.by_gpu[uuid]
+        case Offered(standing=standing):
+            for gpu in standing.gpus:
+                del nodes.by_gpu[gpu.uuid]
         case Withdrawn():
             pass
 

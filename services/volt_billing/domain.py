@@ -35,7 +35,8 @@ def evolve(state: State, entry: Entry) -> None:
             _step(state, job, lambda known: over(known, at_ms))
         case BidAccepted(node=node) as bid:
             models = {gpu.uuid: gpu.model for gpu in bid.gpus}
-            state.offers[node] = Offer(bid.ask_microusd_per_gpu_hour, models, is_open=True)
+            asks = {model: bid.terms_of(model).ask_microusd_per_gpu_hour for model in set(models.values())}
+            state.offers[node] = Offer(asks, models, is_open=True)
         case BidWithdrawn(node=node):
             _withdraw(state, node)
         case MarketCleared(gangs=gangs):

@@ -37,9 +37,10 @@ def effective_cap(state: State, terms: Terms) -> int:
     known = state.last_prices_microusd
     prices = [known[model] for model in terms.models if model in known]
     asks = [
-        offer.ask_microusd_per_gpu_hour
+        ask_microusd
         for offer in state.offers.values()
-        if offer.is_open and not set(terms.models).isdisjoint(offer.models.values())
+        for model, ask_microusd in offer.asks_microusd_per_gpu_hour.items()
+        if offer.is_open and model in terms.models
     ]
     basis = min(prices, default=min(asks, default=None))
     return DEFAULT_CAP_MICROUSD_PER_GPU_HOUR if basis is None else CAP_FACTOR * basis
@@ -84,7 +85,7 @@ def spare_microusd(running: Running, at_ms: int) -> int:
 
 def wanted_microusd(running: Running, at_ms: int, ranks: int) -> int:
     """What lacks for a first period of the live leases and of so many more members at the cap; at least 0."""
-    at_cap_microusd_per_hour = ranks * running.terms.gpus_per_node * running.cap_microusd_per_gpu_hour
+    at_cap_microusd_per_hour = ranks * running.gpus_per_node * running.cap_microusd_per_gpu_hour
     needed_microusd = cost_microusd(running.terms.first_period_ms, at_cap_microusd_per_hour)
     return max(0, needed_microusd - spare_microusd(running, at_ms))
 

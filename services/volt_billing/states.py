@@ -37,7 +37,6 @@ class Terms:
     account: AccountId
     models: tuple[str, ...]
     gpus: int
-    gpus_per_node: int
     is_gang: bool
     own_cap_microusd_per_gpu_hour: int | None
     duration_ms_max: int
@@ -50,7 +49,6 @@ class Terms:
             account=event.account,
             models=spec.models,
             gpus=spec.gpus,
-            gpus_per_node=spec.gpus_per_node,
             is_gang=spec.is_gang,
             own_cap_microusd_per_gpu_hour=spec.max_price_microusd_per_gpu_hour,
             duration_ms_max=NEVER_MS if seconds_max is None else seconds_max * MS_PER_SECOND,
@@ -123,6 +121,11 @@ class Running:
         """Of all leases that are not lost."""
         return sum(lease.rate_microusd_per_hour for lease in self.leases.values() if lease.lost_ms == NEVER_MS)
 
+    @property
+    def gpus_per_node(self) -> int:
+        """As many as each lease of the gang has."""
+        return max(lease.line.gpus for lease in self.leases.values())
+
 
 @dataclass(frozen=True)
 class Requested:
@@ -188,7 +191,8 @@ JobState = Requested | Held | Metered | Low | Closing | Dropped | Closed | Unfun
 class Offer:
     """A node's last accepted bid, kept when withdrawn: a grant that crossed the withdrawal has models too."""
 
-    ask_microusd_per_gpu_hour: int
+    asks_microusd_per_gpu_hour: Mapping[str, int]
+    """By model."""
     models: Mapping[str, str]
     """The model of each GPU, by UUID."""
     is_open: bool

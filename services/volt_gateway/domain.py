@@ -141,8 +141,9 @@ def _bid(views: Views, event: bids.BidEvent) -> None:
                 provider=event.account,
                 offered=True,
                 gpus=event.gpus,
-                ask_microusd_per_gpu_hour=event.ask_microusd_per_gpu_hour,
+                terms={gpu.model: event.terms_of(gpu.model) for gpu in event.gpus},
                 place=event.place,
+                tier=event.tier,
             )
         case bids.BidWithdrawn():
             node = replace(before, offered=False)
@@ -172,11 +173,12 @@ def _node(views: Views, event: nodes.NodeEvent) -> None:
 def _rank_offers(views: Views, before: Node, node: Node) -> None:
     presence = views.documents.get(presence_doc(node.provider, node.node))
     is_live = node.offered and isinstance(presence, Presence) and presence.state != "lost"
-    rankings = {ALL_OFFERS, *(offers_ranking(gpu.model) for gpu in node.gpus)}
-    for ranking in rankings:
-        views.ranked[ranking][node.node] = node.ask_microusd_per_gpu_hour if is_live else None
-    for gone in {offers_ranking(gpu.model) for gpu in before.gpus} - rankings:
-        views.ranked[gone][node.node] = None
+    asks = {
+        model: terms.ask_microusd_per_gpu_hour for model, terms in node.terms.items() if is_live and not terms.paused
+    }
+    views.ranked[ALL_OFFERS][node.node] = min(asks.values(), default=None)
+    for model in before.terms | node.terms:
+        views.ranked[offers_ranking(model)][node.node] = asks.get(model)
 
 
 def _market(views: Views, event: MarketCleared) -> None:

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from volt.contracts.bids import Gpu, Place
+from volt.contracts.bids import Gpu, Place, Terms, Tier
 from volt.contracts.clusters import ReleaseReason
 from volt.contracts.errors import Reason
 from volt.contracts.http import (
@@ -57,8 +57,10 @@ class Node(Document, frozen=True, kw_only=True):
     provider: str = ""
     offered: bool = False
     gpus: tuple[Gpu, ...] = ()
-    ask_microusd_per_gpu_hour: int = 0
+    terms: dict[str, Terms] = {}
+    """By model."""
     place: Place = Place()
+    tier: Tier = "community"
     leased: dict[str, tuple[str, ...]] = {}
 
 

@@ -71,14 +71,16 @@ def statement_answer(lines: Sequence[bytes]) -> http.Statement:
 def offers_of(node: Node, presence: Presence) -> Iterator[http.Offer]:
     """What a node offers, one for each model that it has."""
     leased = {gpu for gpus in node.leased.values() for gpu in gpus}
-    for model in sorted({gpu.model for gpu in node.gpus}):
+    for model, terms in sorted(node.terms.items()):
+        if terms.paused:
+            continue
         gpus = [gpu for gpu in node.gpus if gpu.model == model]
         yield http.Offer(
             node=node.node,
             provider=node.provider,
             gpu=model,
             memory_mib=min(gpu.memory_mib for gpu in gpus),
-            price_usd_per_gpu_hour=format_usd(node.ask_microusd_per_gpu_hour),
+            price_usd_per_gpu_hour=format_usd(terms.ask_microusd_per_gpu_hour),
             free=sum(gpu.uuid not in leased for gpu in gpus),
             total=len(gpus),
             place=node.place,

@@ -16,6 +16,7 @@ from volt.contracts.units import parse_duration_seconds, parse_usd
 
 REQUEST_ID_CHARS_MAX = 128
 SEEN_CHARS_MAX = 200
+NO_WAIT = "0s"
 NUMBER_DIGITS_MAX = 18
 
 _PLACE = re.compile(r" - at `\$\.?([^`]*)`$")
@@ -49,6 +50,7 @@ def request_id(header: str) -> str:
 
 def job_command(account: str, request: str, body: JobRequest) -> RequestJob:
     """The command that a request makes: the same one, to the byte, at every retry. Raises Refused."""
+    wanted = body.constraints
     command = RequestJob(
         account=account,
         request_id=request,
@@ -63,15 +65,25 @@ def job_command(account: str, request: str, body: JobRequest) -> RequestJob:
             processes_per_node=body.workload.processes_per_node,
         ),
         constraints=Constraints(
-            interconnect=body.constraints.interconnect,
-            regions=body.constraints.regions,
-            regions_denied=body.constraints.regions_denied,
-            min_memory_mib=body.constraints.min_memory_mib,
+            interconnect=wanted.interconnect,
+            preferred_interconnect=wanted.preferred_interconnect,
+            preference_percent=wanted.preference_percent,
+            min_bandwidth_gbps=wanted.min_bandwidth_gbps,
+            interface=wanted.interface,
+            regions=wanted.regions,
+            regions_denied=wanted.regions_denied,
+            countries=wanted.countries,
+            countries_denied=wanted.countries_denied,
+            min_memory_mib=wanted.min_memory_mib,
+            min_reliability_permille=wanted.min_reliability_permille,
+            tier=wanted.tier,
+            providers_excluded=wanted.providers_excluded,
         ),
         max_price_microusd_per_gpu_hour=_parsed(
             _parse_price_microusd, body.max_price_usd_per_gpu_hour, "max_price_usd_per_gpu_hour", "invalid_amount"
         ),
         max_duration_seconds=_parsed(parse_duration_seconds, body.max_duration, "max_duration", "invalid_duration"),
+        max_wait_seconds=_parsed(_parse_wait_seconds, body.max_wait, "max_wait", "invalid_duration"),
     )
     size_bytes = len(encode(command))
     if size_bytes > MESSAGE_BYTES_MAX:
@@ -114,6 +126,11 @@ def _parse_price_microusd(text: str) -> int:
     if price_microusd <= 0:
         raise ValueError(f"{text!r} is not above zero; leave it out, or write null, for no cap")
     return price_microusd
+
+
+def _parse_wait_seconds(text: str) -> int:
+    """A duration; unlike others it may be nothing at all. Raises ValueError."""
+    return 0 if text.strip() == NO_WAIT else parse_duration_seconds(text)
 
 
 def _parsed(parse: Callable[[str], T], text: str | None, field: str, code: str) -> T | None:

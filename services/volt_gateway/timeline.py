@@ -71,7 +71,8 @@ def _granted(gang: Gang) -> str:
 def _of_request(event: jobs.JobEvent) -> str:
     match event:
         case jobs.JobAdmitted(spec=spec):
-            return f"admitted: {spec.gpus} x {' or '.join(spec.models)} on {_counted(spec.nodes, 'node')}"
+            nodes = f" on {_counted(spec.shapes[0].nodes, 'node')}" if len(spec.shapes) == 1 else ""
+            return f"admitted: {spec.gpus} x {' or '.join(spec.models)}{nodes}"
         case jobs.JobRejected(reason=reason):
             return f"refused: {reason.message}"
         case jobs.JobReleaseAccepted():

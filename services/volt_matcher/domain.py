@@ -168,7 +168,7 @@ def _answers(gang: Gang, vacancy: Vacancy) -> bool:
 
 def _home(state: State, spec: JobSpec, gang: Gang) -> str:
     """The domain of the required level that the gang is in; empty if its nodes need not be together."""
-    if spec.nodes == 1 or spec.interconnect == "any":
+    if spec.shapes[0].nodes == 1 or spec.interconnect == "any":
         return ""
     domains = [domains_of(state.places[grant.node]) for grant in gang.grants]
     # A node may have moved since the pass. The domain that the pass found may be narrower than required, never wider.

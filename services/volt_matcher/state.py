@@ -165,8 +165,8 @@ def first_request(spec: JobSpec, cap_microusd_per_gpu_hour: int) -> Request:
     return Request(
         models=frozenset(spec.models),
         min_memory_mib=spec.min_memory_mib,
-        nodes=spec.nodes,
-        gpus_per_node=spec.gpus_per_node,
+        nodes=spec.shapes[0].nodes,
+        gpus_per_node=spec.shapes[0].gpus_per_node,
         interconnect=spec.interconnect,
         regions=frozenset(spec.regions),
         regions_denied=frozenset(spec.regions_denied),

@@ -24,7 +24,7 @@ def offer(state: State, bid: BidAccepted) -> None:
         if bid.node not in claimants:
             state.claims[uuid] = (*claimants, bid.node)
     by_uuid = tuple(gpus[uuid] for uuid in sorted(gpus))
-    state.offers[bid.node] = Offer(bid.account, by_uuid, bid.ask_microusd_per_gpu_hour, bid.place)
+    state.offers[bid.node] = Offer(bid.account, by_uuid, bid.terms.ask_microusd_per_gpu_hour, bid.place)
     state.places[bid.node] = bid.place
     _refresh_all(state, (bid.node,))
 

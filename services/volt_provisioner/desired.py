@@ -81,7 +81,7 @@ def desired_lease(cluster: Cluster, lease: LeaseId, grace_ms: int) -> DesiredLea
         phase=phase,
         node_rank=member.rank,
         gpus=member.gpus,
-        processes=job.spec.processes_per_node,
+        processes=job.spec.processes_on(len(member.gpus)),
         workload=Workload(kind=workload.kind, command=()) if ends else workload,
         manifest=told.manifest if phase == "start" and isinstance(told, Starting | Running) else None,
         grace_ms=grace_ms,
@@ -91,7 +91,7 @@ def desired_lease(cluster: Cluster, lease: LeaseId, grace_ms: int) -> DesiredLea
 def manifest_of(cluster: Forming) -> Manifest:
     """What each member will know of the others. All of them are prepared; rank 0 is the master."""
     prepared = [seat for seat in cluster.seats.values() if isinstance(seat, Prepared)]
-    processes = cluster.life.job.spec.processes_per_node
+    processes = cluster.life.job.spec.processes_on(len(prepared[0].member.gpus))
     return Manifest(
         job=cluster.life.job.id,
         generation=cluster.generation,

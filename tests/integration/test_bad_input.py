@@ -173,8 +173,8 @@ async def test_an_unknown_gpu_is_answered_with_the_models_that_may_be_meant(
 @pytest.mark.parametrize(
     ("changed", "code"),
     [
-        ({"ask_microusd_per_gpu_hour": 0}, "price_out_of_range"),
-        ({"ask_microusd_per_gpu_hour": -1_000_000}, "price_out_of_range"),
+        ({"terms": {"ask_microusd_per_gpu_hour": 0}}, "price_out_of_range"),
+        ({"terms": {"ask_microusd_per_gpu_hour": -1_000_000}}, "price_out_of_range"),
         ({"gpus": []}, "gpu_count_out_of_range"),
         ({"gpus": [{"uuid": "GPU-1", "model": "abacus"}]}, "unknown_gpu_model"),
         ({"gpus": [{"uuid": "GPU-1", "model": "h100-80gb"}] * 2}, "duplicate_gpu"),

@@ -5,7 +5,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, replace
 from signal import SIGTERM
 
-from volt.contracts.bids import Gpu, Place, PlaceBid
+from volt.contracts.bids import Gpu, Place, PlaceBid, Terms
 from volt.contracts.clusters import Exit
 from volt.contracts.messages import Decoder, encode
 from volt.contracts.nodes import (
@@ -74,7 +74,7 @@ class Agent:
             node=plan.node,
             request_id=f"bid-{plan.incarnation}",
             gpus=tuple(Gpu(uuid=f"{plan.node}-{number}", model="RTX 4090") for number in range(GPUS_PER_NODE)),
-            ask_microusd_per_gpu_hour=plan.ask_microusd_per_gpu_hour,
+            terms=Terms(ask_microusd_per_gpu_hour=plan.ask_microusd_per_gpu_hour),
             place=Place(region="eu", site="north", fabric="A"),
         )
         await self._bus.publish(command_bid(plan.account, plan.node), encode(bid))

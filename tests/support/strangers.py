@@ -31,7 +31,7 @@ def good_bid(**changed: object) -> dict[str, object]:
         "node": NODE,
         "request_id": "bid",
         "gpus": [{"uuid": "GPU-1", "model": "h100-80gb"}],
-        "ask_microusd_per_gpu_hour": 1_000_000,
+        "terms": {"ask_microusd_per_gpu_hour": 1_000_000},
     }
     return bid | changed
 

@@ -189,7 +189,10 @@ def _newest(market: Client, *, running: bool = False) -> Job:
 def _shape(job: Job) -> str:
     if job.shape is None:
         return ""
-    return f"{job.shape.nodes} x {job.shape.gpus_per_node} {' or '.join(job.shape.models)}"
+    models = " or ".join(job.shape.models)
+    if job.shape.nodes is None:
+        return f"{job.shape.gpus} {models}"
+    return f"{job.shape.nodes} x {job.shape.gpus // job.shape.nodes} {models}"
 
 
 def _note(job: Job) -> str:

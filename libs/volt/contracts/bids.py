@@ -1,5 +1,7 @@
 """What a node offers."""
 
+from typing import Literal
+
 from volt.contracts.errors import Reason
 from volt.contracts.ids import AccountId, GpuUuid, NodeId, RequestId
 from volt.contracts.messages import Command, Event, Value
@@ -7,6 +9,10 @@ from volt.contracts.subjects import log_bid
 
 GPUS_PER_BID_MAX = 16
 PLACE_CHARS_MAX = 64
+BANDWIDTH_GBPS_MAX = 100_000
+
+Tier = Literal["community", "datacenter"]
+"""What kind of house a node stands in, as its provider declares it; `datacenter` is the better one."""
 
 
 class Gpu(Value, frozen=True, kw_only=True):
@@ -19,23 +25,74 @@ class Gpu(Value, frozen=True, kw_only=True):
 
 
 class Place(Value, frozen=True, kw_only=True):
-    """Where a node is. Empty means unknown, and unknown never equals unknown."""
+    """Where a node is. Empty means unknown, and unknown never equals unknown; a bandwidth of 0 is unknown too."""
 
     region: str = ""
     country: str = ""
+    """As in ISO 3166-1: two letters, upper case."""
     site: str = ""
     fabric: str = ""
+    bandwidth_gbps: int = 0
+    """What the node's ports on its fabric carry together, gigabits per second."""
+
+
+class Terms(Value, frozen=True, kw_only=True):
+    """At what price GPUs are offered, and for which leases. Instants are milliseconds of the stream's time."""
+
+    ask_microusd_per_gpu_hour: int
+    """Gross: the fee comes out of it."""
+    gpus_min: int = 1
+    """The smallest lease."""
+    max_duration_seconds: int | None = None
+    """The longest lease; only jobs that say how long they take get one."""
+    available_from_ms: int | None = None
+    available_until_ms: int | None = None
+    """By when a lease must have ended; only jobs that say how long they take get one."""
+    paused: bool = False
+    """Whether it is kept off the market for now."""
+
+
+class ModelTerms(Value, frozen=True, kw_only=True):
+    """Terms for the GPUs of one model, by its slug."""
+
+    model: str
+    terms: Terms
 
 
 class PlaceBid(Command, frozen=True, kw_only=True):
-    """Offers all of a node's healthy GPUs at one gross ask, micro-dollars per GPU-hour; replaces an earlier bid."""
+    """Offers all of a node's healthy GPUs; replaces an earlier bid.
+
+    Terms that were changed since (`ChangeBid`) stand as long as those declared here are what they were.
+    """
 
     account: AccountId
     node: NodeId
     request_id: RequestId
     gpus: tuple[Gpu, ...]
-    ask_microusd_per_gpu_hour: int
+    terms: Terms
     place: Place = Place()
+    tier: Tier = "community"
+
+
+class ChangeBid(Command, frozen=True, kw_only=True):
+    """Changes the terms of a node that was offered. Running leases keep theirs; None leaves a term as it is.
+
+    A withdrawn node is changed only by `offer`, which puts it on the market again. A duration or instant of 0 takes
+    that term away.
+    """
+
+    account: AccountId
+    node: NodeId
+    request_id: RequestId
+    model: str | None = None
+    """None: every model of the node."""
+    offer: bool = False
+    ask_microusd_per_gpu_hour: int | None = None
+    gpus_min: int | None = None
+    max_duration_seconds: int | None = None
+    available_from_ms: int | None = None
+    available_until_ms: int | None = None
+    paused: bool | None = None
 
 
 class WithdrawBid(Command, frozen=True, kw_only=True):
@@ -59,12 +116,21 @@ class BidEvent(Event, frozen=True, kw_only=True):
 
 
 class BidAccepted(BidEvent, frozen=True, kw_only=True):
-    """The node's offer from now on."""
+    """The node's offer from now on, and the answer to its `PlaceBid` or `ChangeBid`.
+
+    `terms` are those declared with its GPUs, `changed` those of the models for which they were changed since.
+    """
 
     request_digest: str
     gpus: tuple[Gpu, ...]
-    ask_microusd_per_gpu_hour: int
+    terms: Terms
+    changed: tuple[ModelTerms, ...] = ()
     place: Place
+    tier: Tier = "community"
+
+    def terms_of(self, model: str) -> Terms:
+        """The terms of one of its models."""
+        return next((one.terms for one in self.changed if one.model == model), self.terms)
 
 
 class BidRejected(BidEvent, frozen=True, kw_only=True):

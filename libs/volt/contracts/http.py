@@ -9,10 +9,12 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from volt.contracts.bids import Place
+from volt.contracts.bids import Place, Tier
 from volt.contracts.clusters import ReleaseReason
 from volt.contracts.errors import Reason
-from volt.contracts.jobs import Level, WorkloadKind
+from volt.contracts.gpus import Interface
+from volt.contracts.ids import AccountId
+from volt.contracts.jobs import PREFERENCE_PERCENT, Level, WorkloadKind
 from volt.contracts.market import FilterCount
 
 HEALTH_PATH = "/healthz"
@@ -73,13 +75,25 @@ class ConstraintsRequest(Request, frozen=True, kw_only=True):
     """What a node must be to serve the job. Empty means no such constraint."""
 
     interconnect: Level | None = None
+    preferred_interconnect: Level | None = None
+    preference_percent: Count = PREFERENCE_PERCENT
+    min_bandwidth_gbps: Count = 0
+    interface: Interface | None = None
     regions: tuple[str, ...] = ()
     regions_denied: tuple[str, ...] = ()
+    countries: tuple[str, ...] = ()
+    countries_denied: tuple[str, ...] = ()
     min_memory_mib: Count = 0
+    min_reliability_permille: Count = 0
+    tier: Tier | None = None
+    providers_excluded: tuple[AccountId, ...] = ()
 
 
 class JobRequest(Request, frozen=True, kw_only=True):
-    """The body of `POST /v1/jobs`. No `max_price_usd_per_gpu_hour` is no cap; no `nodes` is as few as possible."""
+    """The body of `POST /v1/jobs`. No `max_price_usd_per_gpu_hour` is no cap; no `nodes` is whatever clears cheapest.
+
+    `max_wait` is how long to wait for a cluster: a duration, or `0s` for an answer now.
+    """
 
     gpu: str | tuple[str, ...]
     count: Count
@@ -88,6 +102,7 @@ class JobRequest(Request, frozen=True, kw_only=True):
     constraints: ConstraintsRequest = ConstraintsRequest()
     max_price_usd_per_gpu_hour: str | None = None
     max_duration: str | None = None
+    max_wait: str | None = None
 
 
 class JobMember(Answer, frozen=True, kw_only=True):
@@ -125,16 +140,27 @@ class JobShape(Answer, frozen=True, kw_only=True):
     """What was admitted. Of the environment only the names are told: the values may be secrets."""
 
     models: tuple[str, ...]
-    nodes: int
-    gpus_per_node: int
+    gpus: int
+    nodes: int | None
+    """None: whatever clears cheapest."""
     kind: WorkloadKind
     command: tuple[str, ...]
     image: str
     env_names: tuple[str, ...]
     interconnect: Level
+    preferred_interconnect: Level | None
+    preference_percent: int
+    min_bandwidth_gbps: int
+    interface: Interface | None
     regions: tuple[str, ...]
     regions_denied: tuple[str, ...]
+    countries: tuple[str, ...]
+    countries_denied: tuple[str, ...]
     min_memory_mib: int
+    min_reliability_permille: int
+    tier: Tier | None
+    providers_excluded: tuple[str, ...]
+    max_wait_seconds: int | None
     max_price_usd_per_gpu_hour: str | None
     max_duration_seconds: int | None
 

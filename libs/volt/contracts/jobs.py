@@ -2,13 +2,16 @@
 
 from typing import Literal
 
+from volt.contracts.bids import Tier
 from volt.contracts.errors import Reason
+from volt.contracts.gpus import Interface
 from volt.contracts.ids import AccountId, JobId, RequestId
 from volt.contracts.messages import Command, Event, Value
 from volt.contracts.subjects import log_account, log_job
 
 WorkloadKind = Literal["ddp", "fsdp", "ray", "service", "sweep", "batch", "inference"]
-Level = Literal["fabric", "site", "region", "any"]
+Level = Literal["nvlink", "fabric", "site", "region", "any"]
+"""How near nodes are to each other; `nvlink` is one node whose GPUs reach each other over it."""
 
 GANG_KINDS: frozenset[WorkloadKind] = frozenset({"ddp", "fsdp"})
 """Kinds whose ranks start and stop together; the others let unaffected members run on."""
@@ -17,8 +20,16 @@ NODES_MAX = 256
 GPUS_PER_NODE_MAX = 16
 GPUS_PER_NODE_UNASKED_MAX = 8
 """How many GPUs a node of a job has at most when the request does not say how many nodes."""
+SHAPES_MAX = 16
 MODELS_MAX = 8
 REGIONS_MAX = 32
+COUNTRIES_MAX = 64
+PROVIDERS_EXCLUDED_MAX = 64
+PREFERENCE_PERCENT = 10
+"""How much dearer a preferred level may be by default before it is given up."""
+PREFERENCE_PERCENT_MAX = 100
+WAIT_SECONDS_MAX = 30 * 24 * 3600
+RELIABILITY_PERMILLE_MAX = 1_000
 PROCESSES_PER_NODE_MAX = 256
 ENV_VARS_MAX = 256
 ENV_BYTES_MAX = 32 * 1024
@@ -51,10 +62,20 @@ class Constraints(Value, frozen=True, kw_only=True):
     """What a node must be to serve the job. Empty means no such constraint."""
 
     interconnect: Level | None = None
-    """None: the workload kind's default."""
+    """The level at which the nodes must be together. None: the workload kind's default."""
+    preferred_interconnect: Level | None = None
+    """A nearer level that is worth `preference_percent` of the price."""
+    preference_percent: int = PREFERENCE_PERCENT
+    min_bandwidth_gbps: int = 0
+    interface: Interface | None = None
     regions: tuple[str, ...] = ()
     regions_denied: tuple[str, ...] = ()
+    countries: tuple[str, ...] = ()
+    countries_denied: tuple[str, ...] = ()
     min_memory_mib: int = 0
+    min_reliability_permille: int = 0
+    tier: Tier | None = None
+    providers_excluded: tuple[AccountId, ...] = ()
 
 
 class RequestJob(Command, frozen=True, kw_only=True):
@@ -65,11 +86,13 @@ class RequestJob(Command, frozen=True, kw_only=True):
     gpu: str | tuple[str, ...]
     count: int
     nodes: int | None = None
-    """None: as few nodes as the count allows."""
+    """None: whatever number clears cheapest."""
     workload: Workload
     constraints: Constraints = Constraints()
     max_price_microusd_per_gpu_hour: int | None = None
     max_duration_seconds: int | None = None
+    max_wait_seconds: int | None = None
+    """How long to wait for a gang; 0 is for an answer now, None for as long as it takes."""
 
 
 class ReleaseJob(Command, frozen=True, kw_only=True):
@@ -80,34 +103,56 @@ class ReleaseJob(Command, frozen=True, kw_only=True):
     job: JobId
 
 
-class JobSpec(Value, frozen=True, kw_only=True):
-    """An admitted request: canonical models, a definite shape."""
+class Shape(Value, frozen=True, kw_only=True):
+    """So many nodes with so many GPUs each."""
 
-    models: tuple[str, ...]
     nodes: int
     gpus_per_node: int
-    workload: Workload
-    interconnect: Level
-    regions: tuple[str, ...] = ()
-    regions_denied: tuple[str, ...] = ()
-    min_memory_mib: int = 0
-    max_price_microusd_per_gpu_hour: int | None = None
-    max_duration_seconds: int | None = None
 
     @property
     def gpus(self) -> int:
         return self.nodes * self.gpus_per_node
 
+
+class JobSpec(Value, frozen=True, kw_only=True):
+    """An admitted request: canonical models, definite shapes of as many GPUs each, the preferred one first.
+
+    The gang is of one of the models and has one of the shapes.
+    """
+
+    models: tuple[str, ...]
+    shapes: tuple[Shape, ...]
+    workload: Workload
+    interconnect: Level
+    preferred_interconnect: Level | None = None
+    preference_percent: int = PREFERENCE_PERCENT
+    min_bandwidth_gbps: int = 0
+    interface: Interface | None = None
+    regions: tuple[str, ...] = ()
+    regions_denied: tuple[str, ...] = ()
+    countries: tuple[str, ...] = ()
+    countries_denied: tuple[str, ...] = ()
+    min_memory_mib: int = 0
+    min_reliability_permille: int = 0
+    tier: Tier | None = None
+    providers_excluded: tuple[AccountId, ...] = ()
+    max_price_microusd_per_gpu_hour: int | None = None
+    max_duration_seconds: int | None = None
+    max_wait_seconds: int | None = None
+
+    @property
+    def gpus(self) -> int:
+        return self.shapes[0].gpus
+
     @property
     def is_gang(self) -> bool:
         return self.workload.kind in GANG_KINDS
 
-    @property
-    def processes_per_node(self) -> int:
-        """Processes on each node: as asked, else one per GPU for gang kinds and one for the others."""
+    def processes_on(self, gpus: int) -> int:
+        """Processes on a node with so many GPUs: as asked, else one per GPU for gang kinds and one for the others."""
         if self.workload.processes_per_node is not None:
             return self.workload.processes_per_node
-        return self.gpus_per_node if self.is_gang else 1
+        return gpus if self.is_gang else 1
 
 
 class JobEvent(Event, frozen=True, kw_only=True):

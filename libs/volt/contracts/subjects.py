@@ -10,7 +10,7 @@ log.cover                        health-monitor  what heartbeats cover
 log.ledger                       billing         every movement of money
 cmd.<account>.account            anyone          open an account
 cmd.<account>.job                buyers          request and release jobs
-cmd.<account>.bid.<node>         agents          place and withdraw bids
+cmd.<account>.bid.<node>         providers       place, change and withdraw bids
 cmd.<account>.report.<node>      agents          what became of the desired state
 desired.<account>.<node>         provisioner     what a node should be doing; the last value counts
 heartbeats.<account>.<node>      agents          signs of life

@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from volt.contracts.bids import Gpu, PlaceBid
+from volt.contracts.bids import Gpu, PlaceBid, Terms
 from volt.contracts.errors import Refused
 from volt_agent.gpus import find_gpus
-from volt_bid_intake.rules import bid_problem, canonical_gpus
+from volt_bid_intake.terms import bid_problem, canonical_gpus
 
 STAND_IN = Path(__file__).parents[2] / "support" / "nvml_stand_in.c"
 PROGRAM = """
@@ -37,7 +37,9 @@ def test_a_driver_shows_its_cards_and_intake_takes_them(library_folder: Path) ->
     shown = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, check=True)
     gpus = msgspec.json.decode(shown.stdout, type=tuple[Gpu, ...])
     assert [gpu.uuid for gpu in gpus] == [f"GPU-0000000{index}-aaaa-bbbb-cccc-dddddddddddd" for index in range(2)]
-    bid = PlaceBid(account="lab", node="n1", request_id="r", gpus=gpus, ask_microusd_per_gpu_hour=1_850_000)
+    bid = PlaceBid(
+        account="lab", node="n1", request_id="r", gpus=gpus, terms=Terms(ask_microusd_per_gpu_hour=1_850_000)
+    )
     assert bid_problem(bid) is None
     assert {gpu.model for gpu in canonical_gpus(bid)} == {"h100-80gb"}
 

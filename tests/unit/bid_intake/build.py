@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from volt.contracts.bids import Gpu, PlaceBid, WithdrawBid
+from volt.contracts.bids import ChangeBid, Gpu, PlaceBid, Terms, WithdrawBid
 from volt.contracts.errors import Refused
 from volt.contracts.ids import key_sha256
 from volt.contracts.jobs import Constraints, OpenAccount, ReleaseJob, RequestJob, Workload
@@ -79,7 +79,28 @@ def bid(
         node=node,
         request_id=request_id,
         gpus=gpus(8, f"GPU-{node}") if cards is None else cards,
+        terms=Terms(ask_microusd_per_gpu_hour=ask_microusd),
+    )
+
+
+def change(
+    *,
+    account: str = "lab",
+    node: str = "n1",
+    request_id: str = "c1",
+    model: str | None = None,
+    offer: bool = False,
+    ask_microusd: int | None = None,
+    paused: bool | None = None,
+) -> ChangeBid:
+    return ChangeBid(
+        account=account,
+        node=node,
+        request_id=request_id,
+        model=model,
+        offer=offer,
         ask_microusd_per_gpu_hour=ask_microusd,
+        paused=paused,
     )
 
 
@@ -94,7 +115,8 @@ def subject_of(command: Command) -> str:
             return command_account(account)
         case RequestJob(account=account) | ReleaseJob(account=account):
             return command_job(account)
-        case PlaceBid(account=account, node=node) | WithdrawBid(account=account, node=node):
+        case PlaceBid() | ChangeBid() | WithdrawBid():
+            account, node = command.account, command.node
             return command_bid(account, node)
         case _:
             raise AssertionError(f"bid-intake takes no {type(command).__name__}")

@@ -6,7 +6,8 @@ from msgspec.structs import replace
 from tests.unit.bid_intake.build import bid, gpu, gpus
 from volt.contracts.bids import GPUS_PER_BID_MAX, PLACE_CHARS_MAX, Gpu, Place, PlaceBid
 from volt.contracts.units import PRICE_MICROUSD_PER_GPU_HOUR_MAX
-from volt_bid_intake.rules import SEEN_CHARS_MAX, bid_problem, canonical_gpus
+from volt_bid_intake.checks import SEEN_CHARS_MAX
+from volt_bid_intake.terms import bid_problem, canonical_gpus
 
 
 def test_a_good_bid_has_no_problem() -> None:
@@ -44,9 +45,9 @@ BROKEN: list[tuple[PlaceBid, str, str]] = [
     (bid(cards=(gpu(), gpu("GPU-b", "Voodoo 2", 12))), "unknown_gpu_model", "gpu"),
     (bid(cards=(gpu(memory_mib=-1),)), "memory_out_of_range", "gpus.memory_mib"),
     (bid(cards=(replace(gpu(), raw_model="x" * 1_000),)), "name_too_long", "gpus.raw_model"),
-    (bid(ask_microusd=0), "price_out_of_range", "ask_microusd_per_gpu_hour"),
-    (bid(ask_microusd=-1), "price_out_of_range", "ask_microusd_per_gpu_hour"),
-    (bid(ask_microusd=PRICE_MICROUSD_PER_GPU_HOUR_MAX + 1), "price_out_of_range", "ask_microusd_per_gpu_hour"),
+    (bid(ask_microusd=0), "price_out_of_range", "terms.ask_microusd_per_gpu_hour"),
+    (bid(ask_microusd=-1), "price_out_of_range", "terms.ask_microusd_per_gpu_hour"),
+    (bid(ask_microusd=PRICE_MICROUSD_PER_GPU_HOUR_MAX + 1), "price_out_of_range", "terms.ask_microusd_per_gpu_hour"),
     (replace(bid(), place=Place(region="Europe")), "invalid_region", "place.region"),
     (replace(bid(), place=Place(site="x" * (PLACE_CHARS_MAX + 1))), "place_too_long", "place.site"),
     (replace(bid(), place=Place(fabric="a\nb")), "invalid_place", "place.fabric"),

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from tests.unit.bid_intake.build import (
     Intake,
     bid,
+    change,
     event_at_ms,
     folded,
     gpus,
@@ -259,6 +260,15 @@ COMMANDS: st.SearchStrategy[Command] = st.one_of(
     ),
     st.builds(bid, account=ACCOUNTS, node=NODES, request_id=IDS, cards=CARDS, ask_microusd=st.sampled_from([0, 1, 2])),
     st.builds(withdraw, account=ACCOUNTS, node=NODES, request_id=IDS),
+    st.builds(
+        change,
+        account=ACCOUNTS,
+        node=NODES,
+        request_id=IDS,
+        offer=st.booleans(),
+        ask_microusd=st.sampled_from([None, 0, 3]),
+        paused=st.booleans(),
+    ),
 )
 # Which of the commands delivered so far comes again after each one.
 DELIVERIES = st.lists(st.tuples(COMMANDS, st.integers(0, 100)), max_size=40)

@@ -20,14 +20,17 @@ from volt.contracts.jobs import (
     NODES_MAX,
     PROCESSES_PER_NODE_MAX,
     REGIONS_MAX,
+    SHAPES_MAX,
     Constraints,
     JobSpec,
     RequestJob,
+    Shape,
     WorkloadKind,
 )
 from volt.contracts.messages import MESSAGE_BYTES_MAX, encode
 from volt.contracts.units import DURATION_SECONDS_MAX, PRICE_MICROUSD_PER_GPU_HOUR_MAX
-from volt_bid_intake.rules import SEEN_CHARS_MAX, specify
+from volt_bid_intake.checks import SEEN_CHARS_MAX
+from volt_bid_intake.rules import specify
 
 KINDS: tuple[WorkloadKind, ...] = ("ddp", "fsdp", "ray", "service", "sweep", "batch", "inference")
 
@@ -38,6 +41,11 @@ def admitted(command: RequestJob) -> JobSpec:
     return spec
 
 
+def shapes(*sizes: int) -> tuple[Shape, ...]:
+    """Shapes of nodes and GPUs on each, in turn."""
+    return tuple(Shape(nodes=nodes, gpus_per_node=each) for nodes, each in zip(sizes[::2], sizes[1::2], strict=True))
+
+
 def refused(command: RequestJob) -> Reason:
     reason = specify(command)
     assert isinstance(reason, Reason), reason
@@ -46,42 +54,44 @@ def refused(command: RequestJob) -> Reason:
 
 def test_a_plain_request_is_taken_as_it_is_meant() -> None:
     spec = admitted(request(gpu="NVIDIA H100 80GB HBM3", count=8))
-    assert spec == JobSpec(models=("h100-80gb",), nodes=1, gpus_per_node=8, workload=run(), interconnect="any")
+    assert spec == JobSpec(
+        models=("h100-80gb",), shapes=shapes(1, 8, 2, 4, 4, 2, 8, 1), workload=run(), interconnect="fabric"
+    )
 
 
 @pytest.mark.parametrize(
     ("count", "nodes", "shape"),
     [
         (1, None, (1, 1)),
-        (8, None, (1, 8)),
-        (12, None, (2, 6)),
-        (16, None, (2, 8)),
+        (8, None, (1, 8, 2, 4, 4, 2, 8, 1)),
+        (12, None, (2, 6, 3, 4, 4, 3, 6, 2, 12, 1)),
         (11, None, (11, 1)),
-        (32, None, (4, 8)),
+        (32, None, (4, 8, 8, 4, 16, 2, 32, 1)),
         (32, 2, (2, 16)),
         (8, 8, (8, 1)),
         (2048, None, (256, 8)),
     ],
 )
-def test_the_shape_is_the_fewest_even_nodes_unless_nodes_are_asked_for(
-    count: int, nodes: int | None, shape: tuple[int, int]
+def test_any_even_shape_will_do_the_fewest_nodes_first_unless_nodes_are_asked_for(
+    count: int, nodes: int | None, shape: tuple[int, ...]
 ) -> None:
-    spec = admitted(request(count=count, nodes=nodes))
-    assert (spec.nodes, spec.gpus_per_node) == shape
+    assert admitted(request(count=count, nodes=nodes)).shapes == shapes(*shape)
 
 
 @given(count=st.integers(-10, 5_000), nodes=st.none() | st.integers(-2, 300))
 def test_a_shape_has_every_gpu_and_keeps_every_bound(count: int, nodes: int | None) -> None:
     spec = specify(request(count=count, nodes=nodes))
     if isinstance(spec, JobSpec):
-        assert spec.gpus == count
-        assert 1 <= spec.nodes <= NODES_MAX
-        assert 1 <= spec.gpus_per_node <= GPUS_PER_NODE_MAX
+        assert 1 <= len(spec.shapes) <= SHAPES_MAX
+        for shape in spec.shapes:
+            assert shape.gpus == count
+            assert 1 <= shape.nodes <= NODES_MAX
+            assert 1 <= shape.gpus_per_node <= GPUS_PER_NODE_MAX
         if nodes is None:
-            fewer = range(1, spec.nodes)
+            fewer = range(1, spec.shapes[0].nodes)
             assert all(count % one or count // one > GPUS_PER_NODE_UNASKED_MAX for one in fewer)
         else:
-            assert spec.nodes == nodes
+            assert [shape.nodes for shape in spec.shapes] == [nodes]
     else:
         assert spec.field in {"count", "nodes"}
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from volt.audit.ledger import audit
-from volt.contracts.bids import BidAccepted, BidWithdrawn, Gpu, Place
+from volt.contracts.bids import BidAccepted, BidWithdrawn, Gpu, Place, Terms
 from volt.contracts.clusters import (
     ClusterForming,
     ClusterReady,
@@ -18,7 +18,7 @@ from volt.contracts.clusters import (
     MembersWanted,
     Wanted,
 )
-from volt.contracts.jobs import AccountOpened, JobAdmitted, JobReleaseAccepted, JobSpec, Workload, WorkloadKind
+from volt.contracts.jobs import AccountOpened, JobAdmitted, JobReleaseAccepted, JobSpec, Shape, Workload, WorkloadKind
 from volt.contracts.ledger import JobClosed, LedgerEvent, hold, wallet
 from volt.contracts.log import Entry
 from volt.contracts.market import Gang, Grant, MarketCleared
@@ -122,8 +122,7 @@ def admitted(
 ) -> JobAdmitted:
     spec = JobSpec(
         models=models,
-        nodes=nodes,
-        gpus_per_node=gpus_per_node,
+        shapes=(Shape(nodes=nodes, gpus_per_node=gpus_per_node),),
         workload=Workload(kind=kind, command=("train",)),
         interconnect="any",
         max_price_microusd_per_gpu_hour=cap,
@@ -145,7 +144,7 @@ def bid(node: str, ask: int, model: str = "h100", at_ms: int = START_MS) -> BidA
         at_ms=at_ms,
         request_digest="d",
         gpus=(gpu,),
-        ask_microusd_per_gpu_hour=ask,
+        terms=Terms(ask_microusd_per_gpu_hour=ask),
         place=Place(),
     )
 

@@ -61,7 +61,7 @@ def lease(name: str, lost_ms: int = NEVER_MS) -> Lease:
 
 
 def job(*, is_gang: bool, ready: dict[int, Ready], leases: dict[str, Lease]) -> Running:
-    terms = Terms("buyer", ("h100",), len(leases), 1, is_gang, None, NEVER_MS)
+    terms = Terms("buyer", ("h100",), len(leases), is_gang, None, NEVER_MS)
     return Running(terms, DOLLAR, 0, 0, leases=leases, ready=ready)
 
 

@@ -21,8 +21,7 @@ CAP_MICROUSD = 2_500_000
 
 SPEC = jobs.JobSpec(
     models=(MODEL,),
-    nodes=2,
-    gpus_per_node=2,
+    shapes=(jobs.Shape(nodes=2, gpus_per_node=2),),
     workload=jobs.Workload(command=("python", "train.py"), env={"TOKEN": "a secret"}),
     interconnect="fabric",
     max_price_microusd_per_gpu_hour=CAP_MICROUSD,
@@ -43,7 +42,7 @@ def bid(node: str, *, provider: str = PROVIDER, ask_microusd: int = PRICE_MICROU
         at_ms=T0_MS,
         request_digest="d",
         gpus=tuple(bids.Gpu(uuid=f"GPU-{node}-{number}", model=MODEL, memory_mib=81_920) for number in (0, 1)),
-        ask_microusd_per_gpu_hour=ask_microusd,
+        terms=bids.Terms(ask_microusd_per_gpu_hour=ask_microusd),
         place=bids.Place(region=region, fabric="A"),
     )
 

@@ -78,7 +78,7 @@ class Auditor:
     def _judge(self, gang: Gang, bids: dict[str, BidAccepted], alive: set[str]) -> None:
         spec, before = self.specs[gang.job], self.gangs.setdefault(gang.job, [])
         self._judge_shape(gang, before)
-        asks_microusd = [bids[grant.node].ask_microusd_per_gpu_hour for grant in gang.grants]
+        asks_microusd = [bids[grant.node].terms.ask_microusd_per_gpu_hour for grant in gang.grants]
         assert gang.price_microusd_per_gpu_hour == max(asks_microusd) <= self.caps[gang.job]
         is_void = bool(before) and self.latest.get((gang.job, gang.grants[0].rank)) != (gang.generation, gang.attempt)
         for grant in gang.grants:
@@ -87,7 +87,7 @@ class Auditor:
             taken = set().union(*(held for _, _, held in self.held.values()))
             assert grant.node in alive
             assert grant.provider == bid.account
-            assert len(grant.gpus) == len(set(grant.gpus)) == spec.gpus_per_node
+            assert len(grant.gpus) == len(set(grant.gpus)) == spec.shapes[0].gpus_per_node
             assert taken.isdisjoint(grant.gpus), "a GPU is leased twice"
             assert all(suits(gpus[uuid], spec) for uuid in grant.gpus)
             assert is_allowed(bid.place, spec)
@@ -97,7 +97,7 @@ class Auditor:
         before.append(gang)
         places = self.places.setdefault(gang.job, [])
         places += [bids[grant.node].place for grant in gang.grants]
-        assert spec.nodes == 1 or are_together(places, spec.interconnect)
+        assert spec.shapes[0].nodes == 1 or are_together(places, spec.interconnect)
 
     def _judge_shape(self, gang: Gang, before: list[Gang]) -> None:
         """Whole, once, its leases numbered on and its ranks those that were vacant."""
@@ -106,7 +106,7 @@ class Auditor:
         assert numbers == list(range(count + 1, count + len(gang.grants) + 1))
         ranks = [grant.rank for grant in gang.grants]
         if not before:
-            assert (gang.generation, ranks) == (1, list(range(self.specs[gang.job].nodes)))
+            assert (gang.generation, ranks) == (1, list(range(self.specs[gang.job].shapes[0].nodes)))
             assert len({grant.node for grant in gang.grants}) == len(ranks)
             return
         key = (gang.job, gang.generation, gang.attempt)
@@ -140,11 +140,11 @@ def lowest_price_microusd(bids: list[BidAccepted], spec: JobSpec, cap_microusd: 
     able = [
         bid
         for bid in bids
-        if sum(suits(gpu, spec) for gpu in bid.gpus) >= spec.gpus_per_node and is_allowed(bid.place, spec)
+        if sum(suits(gpu, spec) for gpu in bid.gpus) >= spec.shapes[0].gpus_per_node and is_allowed(bid.place, spec)
     ]
     prices_microusd = [
-        max(bid.ask_microusd_per_gpu_hour for bid in chosen)
-        for chosen in combinations(able, spec.nodes)
-        if spec.nodes == 1 or are_together([bid.place for bid in chosen], spec.interconnect)
+        max(bid.terms.ask_microusd_per_gpu_hour for bid in chosen)
+        for chosen in combinations(able, spec.shapes[0].nodes)
+        if spec.shapes[0].nodes == 1 or are_together([bid.place for bid in chosen], spec.interconnect)
     ]
     return min((price for price in prices_microusd if price <= cap_microusd), default=None)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from volt.contracts.bids import BidAccepted, BidWithdrawn, Gpu, Place
+from volt.contracts.bids import BidAccepted, BidWithdrawn, Gpu, Place, Terms
 from volt.contracts.clusters import (
     ClusterForming,
     ClusterReleased,
@@ -10,7 +10,7 @@ from volt.contracts.clusters import (
     MembersWanted,
     Wanted,
 )
-from volt.contracts.jobs import JobAdmitted, JobReleaseAccepted, JobSpec, Level, Workload
+from volt.contracts.jobs import JobAdmitted, JobReleaseAccepted, JobSpec, Level, Shape, Workload
 from volt.contracts.ledger import JobFunded, MembersFunded
 from volt.contracts.log import Entry
 from volt.contracts.market import Gang, MarketCleared, Waiting
@@ -41,8 +41,7 @@ def spec(
 ) -> JobSpec:
     return JobSpec(
         models=models,
-        nodes=nodes,
-        gpus_per_node=each,
+        shapes=(Shape(nodes=nodes, gpus_per_node=each),),
         workload=Workload(command=("train",)),
         interconnect=interconnect,
         regions=regions,
@@ -70,7 +69,7 @@ def bid(
         at_ms=AT_MS,
         request_digest="",
         gpus=tuple(Gpu(uuid=uuid, model=model, memory_mib=memory_mib) for uuid in uuids),
-        ask_microusd_per_gpu_hour=ask_microusd,
+        terms=Terms(ask_microusd_per_gpu_hour=ask_microusd),
         place=place,
     )
 

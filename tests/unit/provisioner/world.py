@@ -6,7 +6,7 @@ from typing import TypedDict, TypeVar
 from tests.support.effects import sound
 from volt.contracts.clusters import ClusterEvent, ClusterForming, Exit, Member, MemberJoined, MembersWanted
 from volt.contracts.ids import lease_id
-from volt.contracts.jobs import JobAdmitted, JobReleaseAccepted, JobSpec, Workload, WorkloadKind
+from volt.contracts.jobs import JobAdmitted, JobReleaseAccepted, JobSpec, Shape, Workload, WorkloadKind
 from volt.contracts.ledger import FundsExhausted
 from volt.contracts.log import Entry, decode_event
 from volt.contracts.market import Gang, Grant, MarketCleared
@@ -57,8 +57,7 @@ def spec(
 ) -> JobSpec:
     return JobSpec(
         models=("rtx-4090",),
-        nodes=nodes,
-        gpus_per_node=gpus_per_node,
+        shapes=(Shape(nodes=nodes, gpus_per_node=gpus_per_node),),
         workload=Workload(kind=kind, command=("python", "train.py")),
         interconnect="any",
         max_duration_seconds=max_duration_seconds,
@@ -154,7 +153,7 @@ class World:
         self.happen(self.first_gang())
 
     def first_gang(self) -> MarketCleared:
-        return self.cleared(gang(*(grant(rank + 1, rank, f"n{rank}") for rank in range(self.spec.nodes))))
+        return self.cleared(gang(*(grant(rank + 1, rank, f"n{rank}") for rank in range(self.spec.shapes[0].nodes))))
 
     def cleared(self, *gangs: Gang) -> MarketCleared:
         return MarketCleared(through_seq=len(self.log), at_ms=self.now_ms, gangs=gangs)
@@ -212,9 +211,9 @@ class World:
 
     def run(self) -> None:
         """Brings the cluster from its forming to running."""
-        for rank in range(self.spec.nodes):
+        for rank in range(self.spec.shapes[0].nodes):
             self.report(self.prepared(rank))
-        for rank in range(self.spec.nodes):
+        for rank in range(self.spec.shapes[0].nodes):
             self.report(self.started(rank))
 
     def granted_and_running(self) -> "World":
