@@ -30,6 +30,7 @@ from volt_health_monitor.nodes import (
     verdict,
     with_start,
 )
+from volt_health_monitor.reliability import Record, recorded
 
 LEASES_PER_BEAT_MAX = 64
 GENERATION_MAX = 1_000_000_000
@@ -57,6 +58,7 @@ class State:
 
     timing: Timing
     nodes: dict[NodeKey, NodeState] = field(default_factory=dict)
+    records: dict[NodeKey, Record] = field(default_factory=dict)
     cover: Cover = field(default_factory=Cover)
     beats: Beats = field(default_factory=Beats)
 
@@ -174,6 +176,7 @@ def beat_problem(beat: Heartbeat) -> str | None:
 def _evolve_node(state: State, event: NodeEvent) -> None:
     key = NodeKey(event.account, event.node)
     node = state.nodes[key] = after(state.nodes.get(key, UNSEEN), event)
+    state.records[key] = recorded(state.records.get(key, Record()), event)
     if not isinstance(node, Alive | Unknown):
         state.beats.receipts.pop(key, None)
         state.beats.silences.pop(key, None)

@@ -12,6 +12,7 @@ from volt.contracts.timing import Timing
 from volt.runtime.engine import Broken, Definition, guarded
 from volt_health_monitor.domain import State, evolve, finding, verdict_on
 from volt_health_monitor.nodes import UNSEEN, NodeKey, Unseen
+from volt_health_monitor.reliability import Record, reliability_permille
 
 NODE_EVENTS_PER_ROUND_MAX = 512
 
@@ -51,7 +52,10 @@ def _node_event(state: State, key: NodeKey, at_ms: int) -> NodeEvent | None:
     known = "" if isinstance(node, Unseen) else node.incarnation
     match said:
         case "alive":
-            return NodeAlive(account=key.account, node=key.node, incarnation=seen, at_ms=at_ms)
+            reliability = reliability_permille(state.records.get(key, Record()), at_ms)
+            return NodeAlive(
+                account=key.account, node=key.node, incarnation=seen, at_ms=at_ms, reliability_permille=reliability
+            )
         case "left":
             return NodeLost(account=key.account, node=key.node, incarnation=seen, at_ms=at_ms, cause="left")
         case "silent":

@@ -120,7 +120,9 @@ class NodeEvent(Event, frozen=True, kw_only=True):
 
 
 class NodeAlive(NodeEvent, frozen=True, kw_only=True):
-    """Beats of this incarnation arrive (again)."""
+    """Beats of this incarnation arrive (again). The reliability is that of the node's history up to now."""
+
+    reliability_permille: int = 1_000
 
 
 class NodeUnknown(NodeEvent, frozen=True, kw_only=True):

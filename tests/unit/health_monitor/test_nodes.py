@@ -1,5 +1,7 @@
 """Who is alive, unknown or lost: what beats and silence make the log say of a node."""
 
+from msgspec.structs import replace
+
 from tests.unit.health_monitor.builders import EPOCH_MS, LOST_MS, PROVIDER, Monitor, alive, beat, kinds, wait, watching
 from volt.contracts.nodes import NodeLost, NodeUnknown
 from volt_health_monitor.nodes import NodeKey
@@ -89,7 +91,7 @@ def test_a_lost_node_that_beats_again_is_alive_again() -> None:
 
     monitor.hear(beat(2))
 
-    assert monitor.act() == [alive("n1", "i1", EPOCH_MS + 3_000)]
+    assert monitor.act() == [replace(alive("n1", "i1", EPOCH_MS + 3_000), reliability_permille=875)]
 
 
 def test_a_lost_node_is_not_waited_for_any_more() -> None:
