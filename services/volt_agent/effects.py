@@ -247,7 +247,7 @@ class Keeper:
         self._node.changed()
 
     def _launches(self, desired: DesiredLease) -> tuple[Launch, ...]:
-        folder = self._node.settings.state_folder / "jobs" / desired.job
+        folder = self._node.runtime.jobs / desired.job
         checkpoints = folder / "checkpoints"
         checkpoints.mkdir(parents=True, exist_ok=True)
         manifest = folder / f"manifest-{desired.generation}.json"

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from tests.unit.agent.shims import LONG_MS, SECONDS_MAX, alive, ends_within
-from volt_agent import process
+from volt_agent import process, processes
 from volt_agent.process import ProcessRuntime, Workload
 from volt_agent.runtimes import (
     GENERATIONS_KEPT_MAX,
@@ -307,9 +307,9 @@ async def test_what_has_lost_both_its_agent_and_its_shim_is_ended_too(tmp_path: 
 async def test_a_pid_that_means_another_process_by_now_is_left_alone(tmp_path: Path) -> None:
     stranger = await asyncio.create_subprocess_exec("sleep", "60", start_new_session=True)
     try:
-        started = process._start_ticks(stranger.pid)
+        started = processes.start_ticks(stranger.pid)
         assert started is not None
-        for boot, start in ((process._boot_id(), started - 1), ("another boot", started)):
+        for boot, start in ((processes.boot_id(), started - 1), ("another boot", started)):
             named = ((stranger.pid, start),)
             record = process._Record(boot, 1, named, named)
             (tmp_path / "workloads").mkdir(exist_ok=True)
