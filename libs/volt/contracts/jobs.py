@@ -4,7 +4,7 @@ from typing import Literal
 
 from volt.contracts.errors import Reason
 from volt.contracts.ids import AccountId, JobId, RequestId
-from volt.contracts.messages import Command, Event, Value
+from volt.contracts.messages import Answer, Command, Value
 from volt.contracts.subjects import log_account, log_job
 
 WorkloadKind = Literal["ddp", "fsdp", "ray", "service", "sweep", "batch", "inference"]
@@ -110,7 +110,7 @@ class JobSpec(Value, frozen=True, kw_only=True):
         return self.gpus_per_node if self.is_gang else 1
 
 
-class JobEvent(Event, frozen=True, kw_only=True):
+class JobEvent(Answer, frozen=True, kw_only=True):
     """An event of `log.job.<account>.<job>`, written by bid-intake."""
 
     account: AccountId
@@ -140,7 +140,7 @@ class JobReleaseAccepted(JobEvent, frozen=True, kw_only=True):
     """The buyer wants it ended; billing stops at `at_ms`."""
 
 
-class AccountEvent(Event, frozen=True, kw_only=True):
+class AccountEvent(Answer, frozen=True, kw_only=True):
     """An event of `log.account.<account>`, written by bid-intake."""
 
     account: AccountId
@@ -169,6 +169,4 @@ class CommandRejected(AccountEvent, frozen=True, kw_only=True):
     """A command of this account that could not even be read, or names what it may not."""
 
     command_subject: str
-    command_seq: int
-    """Where the command is on `COMMANDS`."""
     reason: Reason

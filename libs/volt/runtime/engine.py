@@ -172,7 +172,7 @@ class Engine(Generic[S]):
         self.observe(at_ms)
         async with self._turn:
             for _ in range(DECIDE_ATTEMPTS_MAX):
-                outcome, events = self._decide(Asked(subject, seq, self.now_ms()), data)
+                outcome, events = self._decide(Asked(subject, seq, at_ms, self.now_ms()), data)
                 stuck = next((event.subject() for event in events if event.subject() in self.stuck), None)
                 if stuck is not None:
                     return Outcome(Verdict.DEAD, f"{stuck}: {self.stuck[stuck]}", "its aggregate is stuck")
