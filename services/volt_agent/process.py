@@ -12,12 +12,13 @@ import py_compile
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import msgspec
+import structlog
 
 from volt_agent import shim
 from volt_agent.processes import boot_id, end_adopted, end_all, identify, kill, session, start_ticks, started_with
@@ -45,6 +46,8 @@ MARK = "VOLT_MANIFEST"
 """The variable of a workload's processes that tells whose they are when nothing else does."""
 LEFTOVER_MS_MAX = 3_000
 LEFTOVER_POLL_MS = 10
+
+_log = structlog.get_logger("volt.process")
 
 
 class ProcessRuntime:
@@ -260,20 +263,19 @@ class Workload:
     async def _follow(self, rank: int) -> RankExit:
         """Hand over all that a shim says, to its end."""
         one, started = self._shims[rank], self._pids[rank]
-        assert one.stdout is not None
         end = RankExit(rank, None, None, False, "gone")
         lines = 0
         try:
-            async for message in one.stdout:
-                match msgspec.json.decode(message, type=_Said):
+            async for said in _heard(one):
+                match said:
                     case _Said(line=str(text), stream=stream):
                         await self._on_line(LogLine(rank, stream, text))
                         lines += 1
                         if lines % LINES_PER_TURN_MAX == 0:
                             await asyncio.sleep(0)
-                    case _Said(started=int(pid)):
+                    case _Said(started=int(pid)) if not started.done():
                         started.set_result(pid)
-                    case _Said(failed=str(kind), detail=detail):
+                    case _Said(failed=str(kind), detail=detail) if not started.done():
                         failure = LaunchFailed(rank, kind, self._launches[rank], detail)
                         await self._on_line(LogLine(rank, "err", str(failure)))
                         started.set_exception(failure)
@@ -316,6 +318,17 @@ class _Record(msgspec.Struct, frozen=True):
     generation: int
     shims: tuple[tuple[int, int], ...]
     workload: tuple[tuple[int, int], ...] = ()
+
+
+async def _heard(one: Process) -> AsyncIterator[_Said]:
+    """What a shim says, to its end. A workload can write to the shim's pipe too: what is no message ends both."""
+    assert one.stdout is not None
+    try:
+        async for message in one.stdout:
+            yield msgspec.json.decode(message, type=_Said)
+    except ValueError as error:  # What cannot be decoded is one, and so is a line that is too long.
+        _log.warning("shim_unintelligible", pid=one.pid, error=str(error))
+        _end_shims([one])
 
 
 def _order(rank: int, launch: Launch, deadline_ms: int) -> bytes:

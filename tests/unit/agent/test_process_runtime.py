@@ -200,6 +200,24 @@ async def test_a_handler_that_fails_ends_the_workload_and_says_so(tmp_path: Path
     assert await all_end(below)
 
 
+@pytest.mark.parametrize(
+    "junk",
+    [
+        r"head -c 5000000 /dev/zero",
+        r"echo junk",
+        r"echo '{\"started\": 1}'; echo '{'",
+        r"echo '{\"failed\": \"x\"}'; echo [",
+    ],
+)
+async def test_a_workload_that_writes_to_its_shims_pipe_harms_only_itself(node: Node, junk: str) -> None:
+    workload = await node.start(f"{{ {junk}; }} > /proc/$PPID/fd/1; sleep 60")
+    pids = await workload.started()
+    ends = await asyncio.wait_for(workload.ended(), 10)
+    assert [end.reason for end in ends] == ["gone"]
+    assert not any(map(psutil.pid_exists, pids))
+    assert (await (await node.start("true", generation=2)).ended())[0].code == 0
+
+
 async def test_a_lease_runs_one_workload_at_a_time(node: Node) -> None:
     workload = await node.start("sleep 60")
     with pytest.raises(LeaseBusy):
