@@ -210,7 +210,7 @@ async def test_a_handler_that_fails_ends_the_workload_and_says_so(tmp_path: Path
     ],
 )
 async def test_a_workload_that_writes_to_its_shims_pipe_harms_only_itself(node: Node, junk: str) -> None:
-    workload = await node.start(f"{{ {junk}; }} > /proc/$PPID/fd/1; sleep 60")
+    workload = await node.start(f"sleep 0.3; {{ {junk}; }} > /proc/$PPID/fd/1; sleep 60")
     pids = await workload.started()
     ends = await asyncio.wait_for(workload.ended(), 10)
     assert [end.reason for end in ends] == ["gone"]
