@@ -19,9 +19,10 @@ from volt.runtime.settings import from_environment
 from volt_agent.beat import EXIT_IDENTITY_TAKEN
 from volt_agent.gpus import find_gpus
 from volt_agent.handlers import Agent
-from volt_agent.heart import HeartStopped
+from volt_agent.heart import Heart, HeartStopped
 from volt_agent.identity import held_identity, new_incarnation
 from volt_agent.process import ProcessRuntime
+from volt_agent.processes import become_subreaper
 from volt_agent.settings import Settings, declared_gpus
 
 EXIT_FAILED = 1
@@ -49,9 +50,13 @@ async def _run(settings: Settings, node: str) -> None:
     gpus = _gpus(settings, node)
     bus = await NatsBus.connect(settings.nats_url, f"agent-{node}")
     try:
-        runtime = ProcessRuntime(settings.address or _own_address(settings.nats_url), settings.state_folder)
+        become_subreaper()
+        incarnation = new_incarnation()
+        heart = Heart(settings, node, incarnation)
+        address = settings.address or _own_address(settings.nats_url)
+        runtime = ProcessRuntime(address, settings.state_folder, own=lambda: heart.pids)
         await runtime.end_leftovers()
-        agent = Agent(settings, node, new_incarnation(), bus, runtime)
+        agent = Agent(settings, node, incarnation, bus, runtime, heart)
         running = asyncio.create_task(agent.run(gpus))
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, running.cancel)

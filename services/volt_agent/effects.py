@@ -15,6 +15,7 @@ from volt.contracts.clusters import Exit
 from volt.contracts.errors import BusUnavailable
 from volt.contracts.messages import encode
 from volt.contracts.nodes import (
+    FAILURE_CHARS_MAX,
     DesiredLease,
     FailureStage,
     Report,
@@ -38,7 +39,6 @@ STEP_RETRY_SECONDS = 0.5
 REPORT_AGAIN_SECONDS_MIN = 5.0
 REPORT_AGAIN_SECONDS_MAX = 300.0
 """A report is repeated while what it says is so, at intervals that double from the one to the other."""
-FAILURE_CHARS_MAX = 1_000
 
 _log = structlog.get_logger("volt.agent")
 
@@ -247,7 +247,7 @@ class Keeper:
         self._node.changed()
 
     def _launches(self, desired: DesiredLease) -> tuple[Launch, ...]:
-        folder = self._node.settings.state_folder / "jobs" / desired.job
+        folder = self._node.runtime.jobs / desired.job
         checkpoints = folder / "checkpoints"
         checkpoints.mkdir(parents=True, exist_ok=True)
         manifest = folder / f"manifest-{desired.generation}.json"

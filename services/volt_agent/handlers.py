@@ -28,9 +28,12 @@ _log = structlog.get_logger("volt.agent")
 class Agent:
     """One node's agent, for one incarnation."""
 
-    def __init__(self, settings: Settings, node: str, incarnation: str, bus: Bus, runtime: ProcessRuntime) -> None:
+    def __init__(
+        self, settings: Settings, node: str, incarnation: str, bus: Bus, runtime: ProcessRuntime, heart: Heart
+    ) -> None:
         self._settings, self._id, self._incarnation, self._bus = settings, node, incarnation, bus
-        self._heart = Heart(settings, node, incarnation, self._on_acknowledged)
+        self._heart = heart
+        heart.on_acknowledged = self._on_acknowledged
         self._node = Node(node, settings, bus, runtime, self._heart, self._on_changed)
         self._keepers: dict[str, Keeper] = {}
         self._keeping: dict[str, asyncio.Task[None]] = {}

@@ -28,11 +28,12 @@ class HeartStopped(Exception):
 
 
 class Heart:
-    """Keeps a beat process fed and listens to it. `on_acknowledged` gets the boot-time instant of each stored beat."""
+    """Keeps a beat process fed and listens to it."""
 
-    def __init__(self, settings: Settings, node: str, incarnation: str, on_acknowledged: Callable[[int], None]) -> None:
+    def __init__(self, settings: Settings, node: str, incarnation: str) -> None:
         self._settings, self._node, self._incarnation = settings, node, incarnation
-        self._on_acknowledged = on_acknowledged
+        self.on_acknowledged: Callable[[int], None] = _nobody
+        """Gets the boot-time instant of each stored beat."""
         self._status = Status(change=1)
         self.acknowledged_ms = 0
         """When the last beat that is stored was sent, on the boot-time clock; 0 before the first."""
@@ -41,6 +42,11 @@ class Heart:
         self._acknowledged_change = 0
         self._heard = asyncio.Condition()
         self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The beat process, while there is one."""
+        return (self._process.pid,) if self._process is not None else ()
 
     async def run(self) -> None:
         """Beats until cancelled. Raises HeartStopped."""
@@ -95,7 +101,7 @@ class Heart:
         async for line in process.stdout:
             acknowledged = msgspec.json.decode(line, type=Acknowledged)
             self.acknowledged_ms = acknowledged.sent_ms
-            self._on_acknowledged(acknowledged.sent_ms)
+            self.on_acknowledged(acknowledged.sent_ms)
             async with self._heard:
                 self._acknowledged_change = acknowledged.change
                 self._heard.notify_all()
@@ -123,3 +129,7 @@ class Heart:
             "VOLT_NODE": self._node,
             "VOLT_INCARNATION": self._incarnation,
         }
+
+
+def _nobody(_sent_ms: int) -> None:
+    """Before anybody listens."""

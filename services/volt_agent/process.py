@@ -8,19 +8,20 @@ nothing: so an agent that starts finds in the records all that an earlier one ca
 """
 
 import asyncio
-import os
 import py_compile
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import msgspec
+import structlog
 
 from volt_agent import shim
+from volt_agent.processes import boot_id, end_adopted, end_all, identify, kill, session, start_ticks, started_with
 from volt_agent.runtimes import (
     EXITS_OF_UNSTARTED,
     Generations,
@@ -41,15 +42,25 @@ COMMANDS_UNREAD_BYTES_MAX = 4_096
 """A shim with so many commands unread stands still; an extension would not reach it in time."""
 LINES_PER_TURN_MAX = 64
 """Lines of one process handed over before the other tasks of the agent get their turn."""
+MARK = "VOLT_MANIFEST"
+"""The variable of a workload's processes that tells whose they are when nothing else does."""
 LEFTOVER_MS_MAX = 3_000
 LEFTOVER_POLL_MS = 10
+
+_log = structlog.get_logger("volt.process")
 
 
 class ProcessRuntime:
     """Runs the workloads of one node as processes. Its state folder belongs to one agent at a time."""
 
-    def __init__(self, address: str, state: Path) -> None:
+    def __init__(self, address: str, state: Path, own: Callable[[], Collection[int]] | None = None) -> None:
+        """`own`: the children of this process that are nobody's workload; to be given if it is a subreaper."""
         state.mkdir(parents=True, exist_ok=True)
+        self.jobs = state.resolve() / "jobs"
+        """The folder of each job that runs here. What was started for one is known by `MARK`, a path in it."""
+        self._own = own
+        self._shims: set[int] = set()
+        self._spawning = asyncio.Lock()
         self._address = address
         self._records = state / "workloads"
         self._generations = Generations(state / "generations.json")
@@ -71,6 +82,7 @@ class ProcessRuntime:
             await _end_leftover(path.stem, record)
             path.unlink()
             found.append((path.stem, record.generation))
+        await end_all(partial(started_with, MARK, f"{self.jobs}/"))
         return tuple(found)
 
     def highest_generation(self, lease: str) -> int:
@@ -117,10 +129,13 @@ class ProcessRuntime:
             if port is not None:
                 port.give_up()
             self._busy.discard(lease)
+            self._shims.difference_update(one.pid for one in shims)
 
         try:
-            shims += await self._spawn(launches)
-            record = _Record(_boot_id(), generation, _identify(one.pid for one in shims))
+            async with self._spawning:
+                shims += await self._spawn(launches)
+                self._shims.update(one.pid for one in shims)
+            record = _Record(boot_id(), generation, identify(one.pid for one in shims))
             await asyncio.to_thread(write_state, path, record)
         except BaseException:
             _end_shims(shims)
@@ -130,7 +145,13 @@ class ProcessRuntime:
             port.make_way()
         for one, order in zip(shims, orders, strict=True):
             _tell(one, order)
-        return Workload(launches, shims, on_line, record, path, end)
+        return Workload(launches, shims, on_line, record, path, end, self._end_orphans)
+
+    async def _end_orphans(self) -> None:
+        """Ends what a shim had adopted, once it is gone. None of it could be told from a child that is just begun."""
+        if self._own is not None:
+            async with self._spawning:
+                await end_adopted({*self._own(), *self._shims})
 
     async def _spawn(self, launches: tuple[Launch, ...]) -> list[Process]:
         """Start all shims at once, each waiting for its order. Raises LaunchFailed."""
@@ -165,10 +186,12 @@ class Workload:
         record: "_Record",
         path: Path,
         end: Callable[[], None],
+        end_orphans: Callable[[], Awaitable[None]],
     ) -> None:
         self._launches = launches
         self._shims = shims
         self._on_line = on_line
+        self._end_orphans = end_orphans
         self._pids: list[asyncio.Future[int]] = [asyncio.get_running_loop().create_future() for _ in shims]
         self._ends: list[RankExit] = []
         self._failing = asyncio.Event()
@@ -216,7 +239,7 @@ class Workload:
                 self.stop(0)
                 raise outcome
         pids = tuple(pid for pid in outcomes if isinstance(pid, int))
-        await asyncio.to_thread(write_state, path, msgspec.structs.replace(record, workload=_identify(pids)))
+        await asyncio.to_thread(write_state, path, msgspec.structs.replace(record, workload=identify(pids)))
         return pids
 
     async def _see_ended(self, end: Callable[[], None]) -> tuple[RankExit, ...]:
@@ -240,20 +263,19 @@ class Workload:
     async def _follow(self, rank: int) -> RankExit:
         """Hand over all that a shim says, to its end."""
         one, started = self._shims[rank], self._pids[rank]
-        assert one.stdout is not None
         end = RankExit(rank, None, None, False, "gone")
         lines = 0
         try:
-            async for message in one.stdout:
-                match msgspec.json.decode(message, type=_Said):
+            async for said in _heard(one):
+                match said:
                     case _Said(line=str(text), stream=stream):
                         await self._on_line(LogLine(rank, stream, text))
                         lines += 1
                         if lines % LINES_PER_TURN_MAX == 0:
                             await asyncio.sleep(0)
-                    case _Said(started=int(pid)):
+                    case _Said(started=int(pid)) if not started.done():
                         started.set_result(pid)
-                    case _Said(failed=str(kind), detail=detail):
+                    case _Said(failed=str(kind), detail=detail) if not started.done():
                         failure = LaunchFailed(rank, kind, self._launches[rank], detail)
                         await self._on_line(LogLine(rank, "err", str(failure)))
                         started.set_exception(failure)
@@ -267,8 +289,11 @@ class Workload:
             if not started.done():
                 why = "its shim ended without a word"
                 started.set_exception(LaunchFailed(rank, "shim_gone", self._launches[rank], why))
-        if end.reason == "gone" and started.exception() is None:
-            _kill(_session(started.result()))
+        if end.reason == "gone":
+            if started.exception() is None:
+                kill(session(started.result()))
+            await one.wait()  # Only then has the agent adopted what was the shim's.
+            await self._end_orphans()
         return end
 
 
@@ -293,6 +318,17 @@ class _Record(msgspec.Struct, frozen=True):
     generation: int
     shims: tuple[tuple[int, int], ...]
     workload: tuple[tuple[int, int], ...] = ()
+
+
+async def _heard(one: Process) -> AsyncIterator[_Said]:
+    """What a shim says, to its end. A workload can write to the shim's pipe too: what is no message ends both."""
+    assert one.stdout is not None
+    try:
+        async for message in one.stdout:
+            yield msgspec.json.decode(message, type=_Said)
+    except ValueError as error:  # What cannot be decoded is one, and so is a line that is too long.
+        _log.warning("shim_unintelligible", pid=one.pid, error=str(error))
+        _end_shims([one])
 
 
 def _order(rank: int, launch: Launch, deadline_ms: int) -> bytes:
@@ -323,25 +359,25 @@ def _end_shims(shims: Iterable[Process]) -> None:
         assert one.stdin is not None
         one.stdin.close()
         # Process.terminate() would reap one that has just ended, and asyncio would miss its end.
-        _kill([one.pid] if one.returncode is None else [], signal.SIGTERM)
+        kill([one.pid] if one.returncode is None else [], signal.SIGTERM)
 
 
 async def _end_leftover(lease: str, record: _Record) -> None:
     """End shims in order, then whatever has lost its shim. Raises LeftoverAlive."""
-    if record.boot != _boot_id():
+    if record.boot != boot_id():
         return  # No process outlives its machine, and the numbers mean others now.
 
     def shims() -> list[int]:
-        return [pid for pid, start in record.shims if _start_ticks(pid) == start]
+        return [pid for pid, start in record.shims if start_ticks(pid) == start]
 
     def all_left() -> list[int]:
         # The kernel gives a pid to no other while it still names a session.
-        leaders = [pid for pid, start in record.workload if _start_ticks(pid) in (start, None)]
-        return shims() + [pid for leader in leaders for pid in _session(leader)]
+        leaders = [pid for pid, start in record.workload if start_ticks(pid) in (start, None)]
+        return shims() + [pid for leader in leaders for pid in session(leader)]
 
-    _kill(shims(), signal.SIGTERM)
+    kill(shims(), signal.SIGTERM)
     await _until_none(shims)
-    _kill(all_left())
+    kill(all_left())
     await _until_none(all_left)
     if all_left():
         raise LeftoverAlive(lease, all_left())
@@ -352,39 +388,3 @@ async def _until_none(pids: Callable[[], list[int]]) -> None:
         if not pids():
             return
         await asyncio.sleep(LEFTOVER_POLL_MS / 1000)
-
-
-def _kill(pids: Iterable[int], number: int = signal.SIGKILL) -> None:
-    for pid in pids:
-        with suppress(ProcessLookupError):  # It has just ended by itself.
-            os.kill(pid, number)
-
-
-def _identify(pids: Iterable[int]) -> tuple[tuple[int, int], ...]:
-    """Pids with their starts, without those that have ended already."""
-    starts = [(pid, _start_ticks(pid)) for pid in pids]
-    return tuple((pid, start) for pid, start in starts if start is not None)
-
-
-def _start_ticks(pid: int) -> int | None:
-    stat = _stat(pid)
-    return int(stat[19]) if stat else None
-
-
-def _session(leader: int) -> list[int]:
-    """The living processes of a session."""
-    pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal()]
-    return [pid for pid in pids if (stat := _stat(pid)) and int(stat[3]) == leader]
-
-
-def _stat(pid: int) -> list[str]:
-    """Fields of /proc/PID/stat from the third on (see proc(5)); none if the process has ended."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return []
-    return [] if fields[0] in "ZX" else fields  # A zombie has ended and waits for its parent to see it.
-
-
-def _boot_id() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -9,6 +9,8 @@ Whoever has an account is answered in the log; about the others a person is told
 
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from volt.contracts.bids import BidAccepted, BidRejected, BidWithdrawn, ChangeBid, PlaceBid, WithdrawBid
 from volt.contracts.errors import Reason, Refused
 from volt.contracts.jobs import (
@@ -22,12 +24,11 @@ from volt.contracts.jobs import (
     RequestJob,
 )
 from volt.contracts.log import Entry
-from volt.contracts.messages import Asked, Command, Event
+from volt.contracts.messages import Answer, Asked, Command, Event
 from volt.contracts.subjects import sender
 from volt_bid_intake.jobs import Jobs, evolve_job, release_job, request_job
 from volt_bid_intake.nodes import Nodes, change_bid, evolve_node, place_bid, withdraw_bid
 
-REFUSALS_REMEMBERED_MAX = 64
 KEY_SHA256_CHARS = 64
 
 
@@ -38,19 +39,38 @@ class State:
     accounts: dict[str, AccountOpened] = field(default_factory=dict)
     jobs: Jobs = field(default_factory=dict)
     nodes: Nodes = field(default_factory=Nodes)
-    refused: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """The `COMMANDS` sequences of each account's last refusals: one that comes again is not answered anew."""
+    answered_seq: int = 0
+    answered_ms: int = 0
+    """Where the last command that was answered is on `COMMANDS`, and when it was stored."""
 
 
 def decide(state: State, command: Command, asked: Asked) -> tuple[Event, ...]:
     """The answer to a command; empty if it was given before. Raises Refused if nobody can be answered."""
+    if _came_before(state, asked):
+        return ()
+    return _answering(asked, _decide(state, command, asked))
+
+
+def _came_before(state: State, asked: Asked) -> bool:
+    """Commands are answered in their order, so one from before the last answer was answered, or nobody could be.
+
+    Both have to say so: a stream that is made anew counts from 1 again, and a server's clock may be set back.
+    """
+    return asked.seq <= state.answered_seq and asked.stored_ms <= state.answered_ms
+
+
+def _answering(asked: Asked, events: tuple[Event, ...]) -> tuple[Event, ...]:
+    return tuple(replace(event, command_seq=asked.seq, command_ms=asked.stored_ms) for event in events)
+
+
+def _decide(state: State, command: Command, asked: Asked) -> tuple[Event, ...]:
     if isinstance(command, OpenAccount):
         return _open_account(state, command, asked)
     account, _ = sender(asked.subject)
     if account not in state.accounts:
         message = f"there is no account {account}; open it first"
         raise Refused(Reason(code="unknown_account", message=message, field="account", seen=account))
-    answer = () if asked.seq in state.refused.get(account, ()) else _answer(state, command, asked)
+    answer = _answer(state, command, asked)
     return refuse(state, answer, asked) if isinstance(answer, Reason) else answer
 
 
@@ -59,23 +79,23 @@ def refuse(state: State, reason: Reason, asked: Asked) -> tuple[Event, ...]:
     account, _ = sender(asked.subject)
     if account not in state.accounts:
         raise Refused(reason)
-    if asked.seq in state.refused.get(account, ()):
+    if _came_before(state, asked):
         return ()
-    return (
-        CommandRejected(
-            account=account, at_ms=asked.at_ms, command_subject=asked.subject, command_seq=asked.seq, reason=reason
-        ),
-    )
+    refusal = CommandRejected(account=account, at_ms=asked.at_ms, command_subject=asked.subject, reason=reason)
+    return _answering(asked, (refusal,))
 
 
 def evolve(state: State, entry: Entry) -> None:
     """Remembers an answer."""
+    if isinstance(entry.event, Answer):
+        state.answered_seq = max(state.answered_seq, entry.event.command_seq)
+        state.answered_ms = max(state.answered_ms, entry.event.command_ms)
     match entry.event:
         case AccountOpened(account=account) as opened:
             assert account not in state.accounts, f"account {account} opened twice"
             state.accounts[account] = opened
-        case CommandRejected(account=account, command_seq=seq):
-            state.refused[account] = (*state.refused.get(account, ()), seq)[-REFUSALS_REMEMBERED_MAX:]
+        case CommandRejected():
+            pass  # That it was answered is all there is to remember.
         case JobAdmitted() | JobRejected() | JobReleaseAccepted() as event:
             evolve_job(state.jobs, event)
         case BidAccepted() | BidRejected() | BidWithdrawn() as event:

@@ -4,7 +4,7 @@ from typing import Literal
 
 from volt.contracts.errors import Reason
 from volt.contracts.ids import AccountId, GpuUuid, NodeId, RequestId
-from volt.contracts.messages import Command, Event, Value
+from volt.contracts.messages import Answer, Command, Value
 from volt.contracts.subjects import log_bid
 
 GPUS_PER_BID_MAX = 16
@@ -103,7 +103,7 @@ class WithdrawBid(Command, frozen=True, kw_only=True):
     request_id: RequestId
 
 
-class BidEvent(Event, frozen=True, kw_only=True):
+class BidEvent(Answer, frozen=True, kw_only=True):
     """An event of `log.bid.<account>.<node>`, written by bid-intake."""
 
     account: AccountId

@@ -6,7 +6,7 @@ from volt.contracts.bids import Tier
 from volt.contracts.errors import Reason
 from volt.contracts.gpus import Interface
 from volt.contracts.ids import AccountId, JobId, RequestId
-from volt.contracts.messages import Command, Event, Value
+from volt.contracts.messages import Answer, Command, Value
 from volt.contracts.subjects import log_account, log_job
 
 WorkloadKind = Literal["ddp", "fsdp", "ray", "service", "sweep", "batch", "inference"]
@@ -114,6 +114,25 @@ class Shape(Value, frozen=True, kw_only=True):
         return self.nodes * self.gpus_per_node
 
 
+class RequestQuote(Command, frozen=True, kw_only=True):
+    """Asks what a job request would get now. Nothing is held, nothing is granted."""
+
+    request: RequestJob
+
+    @property
+    def account(self) -> AccountId:
+        return self.request.account
+
+
+class ScaleJob(Command, frozen=True, kw_only=True):
+    """Makes a running cluster larger or smaller: so many GPUs in all, on nodes of the size that it has."""
+
+    account: AccountId
+    request_id: RequestId
+    job: JobId
+    count: int
+
+
 class JobSpec(Value, frozen=True, kw_only=True):
     """An admitted request: canonical models, definite shapes of as many GPUs each, the preferred one first.
 
@@ -155,7 +174,7 @@ class JobSpec(Value, frozen=True, kw_only=True):
         return gpus if self.is_gang else 1
 
 
-class JobEvent(Event, frozen=True, kw_only=True):
+class JobEvent(Answer, frozen=True, kw_only=True):
     """An event of `log.job.<account>.<job>`, written by bid-intake."""
 
     account: AccountId
@@ -185,7 +204,35 @@ class JobReleaseAccepted(JobEvent, frozen=True, kw_only=True):
     """The buyer wants it ended; billing stops at `at_ms`."""
 
 
-class AccountEvent(Event, frozen=True, kw_only=True):
+class JobScaleAccepted(JobEvent, frozen=True, kw_only=True):
+    """The buyer wants so many nodes; the last wish counts."""
+
+    request_digest: str
+    nodes: int
+
+
+class JobScaleRejected(JobEvent, frozen=True, kw_only=True):
+    """The wish is refused; the cluster stays as it is."""
+
+    request_digest: str
+    reason: Reason
+
+
+class QuoteAdmitted(JobEvent, frozen=True, kw_only=True):
+    """The market shall say what this would get; `job` names the quote, and there is no job of that name."""
+
+    request_digest: str
+    spec: JobSpec
+
+
+class QuoteRejected(JobEvent, frozen=True, kw_only=True):
+    """There is nothing to quote: such a request would be refused."""
+
+    request_digest: str
+    reason: Reason
+
+
+class AccountEvent(Answer, frozen=True, kw_only=True):
     """An event of `log.account.<account>`, written by bid-intake."""
 
     account: AccountId
@@ -214,6 +261,4 @@ class CommandRejected(AccountEvent, frozen=True, kw_only=True):
     """A command of this account that could not even be read, or names what it may not."""
 
     command_subject: str
-    command_seq: int
-    """Where the command is on `COMMANDS`."""
     reason: Reason

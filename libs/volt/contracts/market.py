@@ -60,8 +60,24 @@ class Waiting(Value, frozen=True, kw_only=True):
     alternatives: tuple[Alternative, ...] = ()
 
 
+class Expired(Value, frozen=True, kw_only=True):
+    """A job that got no gang for as long as it would wait. It is over, and never cost anything."""
+
+    job: JobId
+    account: AccountId
+
+
+class Quote(Value, frozen=True, kw_only=True):
+    """What a request would have got in this pass, beside everything that it granted: a gang, or why none."""
+
+    quote: JobId
+    account: AccountId
+    gang: Gang | None = None
+    waiting: Waiting | None = None
+
+
 class MarketCleared(Event, frozen=True, kw_only=True):
-    """One pass: the gangs it grants, whole, and what keeps the others waiting (only where that changed).
+    """One pass: the gangs it grants, whole; what keeps the others waiting (only where that changed); who waited out.
 
     `through_seq` is the `LOG` sequence up to which the pass had folded its inputs, so that it can be replayed.
     A gang later in `LOG` than its job's end is void.
@@ -71,6 +87,8 @@ class MarketCleared(Event, frozen=True, kw_only=True):
     at_ms: int
     gangs: tuple[Gang, ...] = ()
     waiting: tuple[Waiting, ...] = ()
+    expired: tuple[Expired, ...] = ()
+    quotes: tuple[Quote, ...] = ()
 
     def subject(self) -> str:
         return LOG_MARKET

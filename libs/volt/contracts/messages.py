@@ -33,11 +33,21 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=_ve
 
 
 class Asked(NamedTuple):
-    """How a command arrived: its subject, its sequence on `COMMANDS`, and the stream's time now."""
+    """How a command arrived: its subject, its place on `COMMANDS`, when that stored it, and the stream's time now."""
 
     subject: str
     seq: int
+    stored_ms: int
     at_ms: int
+
+
+class Answer(Event, frozen=True, kw_only=True):
+    """An event that answers a command. Commands are answered in their order: one that comes after it is answered."""
+
+    command_seq: int = 0
+    """Where the command is on `COMMANDS`."""
+    command_ms: int = 0
+    """When `COMMANDS` stored it."""
 
 
 class Signal(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=_version_one):

@@ -1,10 +1,12 @@
 """What a node and the control plane tell each other, and what the health-monitor makes of it."""
 
-from typing import Literal
+from typing import Annotated, Literal
+
+import msgspec
 
 from volt.contracts.clusters import Exit, Manifest
 from volt.contracts.ids import AccountId, Address, GpuUuid, Incarnation, JobId, LeaseId, NodeId, Port
-from volt.contracts.jobs import Workload
+from volt.contracts.jobs import PROCESSES_PER_NODE_MAX, Workload
 from volt.contracts.messages import Command, Event, Signal, Value
 from volt.contracts.subjects import LOG_COVER, log_node
 
@@ -12,6 +14,7 @@ Phase = Literal["prepare", "start", "halt", "stop"]
 """`halt` ends this generation's processes and keeps the lease; `stop` ends them and clears it."""
 LeaseState = Literal["prepared", "running", "ended"]
 FailureStage = Literal["prepare", "start"]
+FAILURE_CHARS_MAX = 1_000
 LostCause = Literal["silent", "left"]
 
 
@@ -65,7 +68,7 @@ class ReportFailed(Report, frozen=True, kw_only=True):
     """The node could not do it, and what it had is undone."""
 
     stage: FailureStage
-    message: str
+    message: Annotated[str, msgspec.Meta(max_length=FAILURE_CHARS_MAX)]
 
 
 class ReportEnded(Report, frozen=True, kw_only=True):
@@ -74,7 +77,7 @@ class ReportEnded(Report, frozen=True, kw_only=True):
     They are in the order in which they came.
     """
 
-    exits: tuple[Exit, ...]
+    exits: Annotated[tuple[Exit, ...], msgspec.Meta(max_length=PROCESSES_PER_NODE_MAX)]
 
 
 class ReportCleared(Report, frozen=True, kw_only=True):

@@ -14,9 +14,9 @@ from faststream.nats import JStream, NatsBroker, NatsMessage
 from nats.js.api import AckPolicy as JsAckPolicy
 from nats.js.api import ConsumerConfig, DeliverPolicy
 
-from volt.contracts.errors import BusUnavailable
+from volt.contracts.errors import BusUnavailable, VoltError
 from volt.contracts.streams import COMMANDS
-from volt.runtime.connection import EXIT_BUS_CLOSED, PING_SECONDS, RECONNECT_WAIT_SECONDS
+from volt.runtime.connection import EXIT_BUS_CLOSED, PING_SECONDS, RECONNECT_WAIT_SECONDS, NatsConnection
 from volt.runtime.dead_letters import Delivery, bury
 from volt.runtime.engine import Engine, Outcome, Verdict
 from volt.runtime.ports import Bus
@@ -31,8 +31,15 @@ ANSWER_SECONDS_MAX = 60.0
 RETRY_DELAY_SECONDS_MIN = 0.25
 RETRY_DELAY_SECONDS_MAX = 5.0
 ACKS_PENDING_MAX = 1
+DURABLE_CHECK_SECONDS = 5.0
+_CONSUMER_NOT_FOUND, _STREAM_NOT_FOUND = 10014, 10059
+_GONE = (_CONSUMER_NOT_FOUND, _STREAM_NOT_FOUND)
 
 _log = structlog.get_logger("volt.broker")
+
+
+class DurableGone(VoltError):
+    """Somebody has deleted the consumer, or its stream; a process that starts makes both again."""
 
 
 class Subscription(TypedDict):
@@ -84,6 +91,18 @@ def durable(name: str, subjects: Sequence[str]) -> Subscription:
         ),
         ack_policy=AckPolicy.MANUAL,
     )
+
+
+async def watch_durable(bus: NatsConnection, name: str) -> None:
+    """Raises DurableGone once the server no longer knows this consumer of `COMMANDS`: nothing would come any more."""
+    while True:
+        await asyncio.sleep(DURABLE_CHECK_SECONDS)
+        try:
+            reply = await bus.api(f"CONSUMER.INFO.{COMMANDS.name}.{name}", b"")
+        except BusUnavailable:
+            continue  # It says nothing about the consumer.
+        if reply.error is not None and reply.error.err_code in _GONE:
+            raise DurableGone(f"{COMMANDS.name} has no consumer {name} any more: {reply.error.description}")
 
 
 S = TypeVar("S")

@@ -172,15 +172,17 @@ class Engine(Generic[S]):
         self.observe(at_ms)
         async with self._turn:
             for _ in range(DECIDE_ATTEMPTS_MAX):
-                outcome, events = self._decide(Asked(subject, seq, self.now_ms()), data)
+                outcome, events = self._decide(Asked(subject, seq, at_ms, self.now_ms()), data)
                 stuck = next((event.subject() for event in events if event.subject() in self.stuck), None)
                 if stuck is not None:
                     return Outcome(Verdict.DEAD, f"{stuck}: {self.stuck[stuck]}", "its aggregate is stuck")
                 try:
-                    if await self._append_all(events):
+                    if await self._append_all(events, are_answers=True):
                         return outcome
                 except BusUnavailable as error:
                     return Outcome(Verdict.AWAY, str(error))
+                except TooLarge as error:
+                    return Outcome(Verdict.DEAD, str(error), "its answer is too large")
         return Outcome(Verdict.RETRY, "the aggregate is contended")
 
     def _decide(self, asked: Asked, data: bytes) -> tuple[Outcome, Sequence[Event]]:
@@ -293,15 +295,21 @@ class Engine(Generic[S]):
                 break
         return list(due.values())
 
-    async def _append_all(self, events: Sequence[Event]) -> bool:
-        """Appends events of different aggregates and waits until they are folded. False: decide again."""
+    async def _append_all(self, events: Sequence[Event], *, are_answers: bool = False) -> bool:
+        """Appends events of different aggregates and waits until they are folded. False: decide again.
+
+        An answer that is too large is its command's fault: raises TooLarge. What follows from the state and is too
+        large would follow again for ever: its aggregate is stuck.
+        """
         # The sequences are those that the events were decided on: another task may fold before the appends begin.
         known = [self._last_seq.get(event.subject(), 0) for event in events]
-        results = await asyncio.gather(*map(self._append, events, known))
+        results = await asyncio.gather(
+            *(self._append(event, seq, is_answer=are_answers) for event, seq in zip(events, known, strict=True))
+        )
         await self._folded_to(max(results, default=0))
         return all(results)
 
-    async def _append(self, event: Event, known_seq: int) -> int:
+    async def _append(self, event: Event, known_seq: int, *, is_answer: bool) -> int:
         """The event's sequence once stored, or 0 when the fold had to catch up first."""
         subject = event.subject()
         assert any(matches(subject, one) for one in self.definition.reads), f"{subject} is written and not read"
@@ -312,6 +320,8 @@ class Engine(Generic[S]):
             await self._moved_on(subject, known_seq)
             return 0
         except TooLarge as error:
+            if is_answer:
+                raise
             self._mark_stuck(subject, known_seq, str(error))
             return 0
 

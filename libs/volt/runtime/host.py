@@ -11,7 +11,7 @@ import structlog
 from faststream.nats import NatsBroker
 
 from volt.runtime import telemetry
-from volt.runtime.broker import make_broker
+from volt.runtime.broker import make_broker, watch_durable
 from volt.runtime.engine import Definition, Engine
 from volt.runtime.nats import NatsBus, SystemClock, ensure_streams
 from volt.runtime.readiness import say_ready
@@ -50,6 +50,8 @@ async def serve(
         await asyncio.wait({stopping, caught_up}, return_when=asyncio.FIRST_COMPLETED)
         if not stop.is_set():
             await host.broker.start()
+            if definition.commands:
+                running.append(tasks.create_task(watch_durable(host.bus, definition.name)))
             say_ready(settings.ready_fd)
             _log.info("ready", seq=host.engine.folded_seq)
         await stopping

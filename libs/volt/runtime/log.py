@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 from volt.contracts.errors import MalformedMessage
 from volt.contracts.log import Entry, decode_event
-from volt.contracts.messages import Event, encode
+from volt.contracts.messages import MESSAGE_BYTES_MAX, Event, encode
 from volt.contracts.streams import LOG
-from volt.runtime.ports import Bus, Record
+from volt.runtime.ports import Bus, Record, too_large
 from volt.runtime.telemetry import trace_headers
 
 
@@ -36,11 +36,12 @@ class Log:
     async def append(self, event: Event, *, expected_seq: int) -> int:
         """Stores an event behind `expected_seq` of its subject and returns its own sequence.
 
-        Raises SequenceConflict, TooLarge, BusUnavailable.
+        Raises SequenceConflict, TooLarge (also for what no reader would take), BusUnavailable.
         """
-        return await self._bus.publish(
-            event.subject(), encode(event), expected_seq=expected_seq, headers=trace_headers()
-        )
+        data = encode(event)
+        if len(data) > MESSAGE_BYTES_MAX:
+            raise too_large(len(data), MESSAGE_BYTES_MAX)
+        return await self._bus.publish(event.subject(), data, expected_seq=expected_seq, headers=trace_headers())
 
     async def read(self, subjects: Sequence[str], *, after_seq: int = 0) -> AsyncIterator[Page]:
         """Reads these subjects in the log's order, on and on. Begins with a page, empty if nothing is there yet."""

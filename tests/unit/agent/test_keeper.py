@@ -40,7 +40,7 @@ async def keeper_of(folder: Path, phase: Phase) -> tuple[Keeper, MemoryBus]:
     settings = Settings(nats_url="nats://127.0.0.1:1", account="provider", state=str(folder), price=1)
     bus = MemoryBus(MemoryClock())
     await bus.ensure(COMMANDS)
-    heart = Heart(settings, "n1", "run", lambda _sent_ms: None)
+    heart = Heart(settings, "n1", "run")
     node = Node("n1", settings, bus, ProcessRuntime("127.0.0.1", folder), heart, lambda: None)
     return Keeper(node, desired(phase)), bus
 

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from tests.unit.agent.shims import LONG_MS, SECONDS_MAX, alive, ends_within
-from volt_agent import process
+from volt_agent import process, processes
 from volt_agent.process import ProcessRuntime, Workload
 from volt_agent.runtimes import (
     GENERATIONS_KEPT_MAX,
@@ -200,6 +200,24 @@ async def test_a_handler_that_fails_ends_the_workload_and_says_so(tmp_path: Path
     assert await all_end(below)
 
 
+@pytest.mark.parametrize(
+    "junk",
+    [
+        r"head -c 5000000 /dev/zero",
+        r"echo junk",
+        r"echo '{\"started\": 1}'; echo '{'",
+        r"echo '{\"failed\": \"x\"}'; echo [",
+    ],
+)
+async def test_a_workload_that_writes_to_its_shims_pipe_harms_only_itself(node: Node, junk: str) -> None:
+    workload = await node.start(f"sleep 0.3; {{ {junk}; }} > /proc/$PPID/fd/1; sleep 60")
+    pids = await workload.started()
+    ends = await asyncio.wait_for(workload.ended(), 10)
+    assert [end.reason for end in ends] == ["gone"]
+    assert not any(map(psutil.pid_exists, pids))
+    assert (await (await node.start("true", generation=2)).ended())[0].code == 0
+
+
 async def test_a_lease_runs_one_workload_at_a_time(node: Node) -> None:
     workload = await node.start("sleep 60")
     with pytest.raises(LeaseBusy):
@@ -307,9 +325,9 @@ async def test_what_has_lost_both_its_agent_and_its_shim_is_ended_too(tmp_path: 
 async def test_a_pid_that_means_another_process_by_now_is_left_alone(tmp_path: Path) -> None:
     stranger = await asyncio.create_subprocess_exec("sleep", "60", start_new_session=True)
     try:
-        started = process._start_ticks(stranger.pid)
+        started = processes.start_ticks(stranger.pid)
         assert started is not None
-        for boot, start in ((process._boot_id(), started - 1), ("another boot", started)):
+        for boot, start in ((processes.boot_id(), started - 1), ("another boot", started)):
             named = ((stranger.pid, start),)
             record = process._Record(boot, 1, named, named)
             (tmp_path / "workloads").mkdir(exist_ok=True)

@@ -38,7 +38,7 @@ class Lease:
 
     def __init__(self, folder: Path, bus: MemoryBus) -> None:
         settings = Settings(nats_url="nats://127.0.0.1:1", account="provider", state=str(folder), price=1)
-        beating = Heart(settings, "n1", "run", lambda _sent_ms: None)
+        beating = Heart(settings, "n1", "run")
         beating.acknowledged_ms = boot_ms() + LONG_MS
         self._node = Node("n1", settings, bus, ProcessRuntime(ADDRESS, folder), beating, lambda: None)
         self._bus = bus

@@ -147,7 +147,7 @@ class Intake:
         return event
 
     def asked(self, command: Command, seq: int) -> Asked:
-        return Asked(subject_of(command), seq, AT_MS + seq)
+        return Asked(subject_of(command), seq, AT_MS + seq, AT_MS + seq)
 
     def dead(self, command: Command) -> str:
         """The code with which nobody is answered."""

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.unit.bid_intake.build import (
+    AT_MS,
     Intake,
     bid,
     change,
@@ -32,7 +33,8 @@ from volt.contracts.jobs import (
 from volt.contracts.log import Entry
 from volt.contracts.messages import Asked, Command, Event
 from volt.contracts.nodes import NodeAlive, ReportCleared
-from volt_bid_intake.domain import REFUSALS_REMEMBERED_MAX, State, decide, evolve, refuse
+from volt_bid_intake.answers import ANSWERS_REMEMBERED_MAX
+from volt_bid_intake.domain import State, decide, evolve, refuse
 
 JOB = job_id("lab", "r1")
 
@@ -192,20 +194,34 @@ def test_a_gpu_is_offered_by_one_node_at_a_time(intake: Intake) -> None:
 
 
 def test_what_cannot_be_read_is_refused_once(intake: Intake) -> None:
-    reason, asked = Reason(code="not_json", message="no JSON"), Asked("cmd.lab.job", 99, 5)
+    reason, asked = Reason(code="not_json", message="no JSON"), Asked("cmd.lab.job", 99, 5, 5)
     (event,) = refuse(intake.state, reason, asked)
     assert isinstance(event, CommandRejected)
     assert (event.command_subject, event.command_seq, event.reason) == ("cmd.lab.job", 99, reason)
     evolve(intake.state, Entry(1, 5, event))
     assert refuse(intake.state, reason, asked) == ()
     with pytest.raises(Refused, match="no JSON"):
-        refuse(intake.state, reason, Asked("cmd.nobody.job", 100, 5))
+        refuse(intake.state, reason, Asked("cmd.nobody.job", 100, 5, 5))
 
 
-def test_only_so_many_refusals_are_remembered(intake: Intake) -> None:
-    for _ in range(REFUSALS_REMEMBERED_MAX + 5):
-        intake.ask(release("jnone"))
-    assert len(intake.state.refused["lab"]) == REFUSALS_REMEMBERED_MAX
+def test_when_all_commands_come_again_nothing_is_answered_anew(intake: Intake) -> None:
+    prices = [bid(request_id=f"b{number}", ask_microusd=number) for number in range(1, 2 * ANSWERS_REMEMBERED_MAX)]
+    commands: list[Command] = [release("jnone"), *prices, withdraw(), request(), release(JOB)]
+    for seq, command in enumerate(commands, start=10):
+        assert intake.ask(command, seq=seq)
+    assert not any(intake.ask(command, seq=seq) for seq, command in enumerate(commands, start=10))
+
+
+def test_a_stream_that_counts_from_1_again_is_answered(intake: Intake) -> None:
+    intake.ask(bid(), seq=1_000)
+    again = intake.asked(withdraw(), 1)._replace(stored_ms=AT_MS + 2_000)
+    assert decide(intake.state, withdraw(), again)
+
+
+def test_a_server_whose_clock_is_set_back_is_answered(intake: Intake) -> None:
+    intake.ask(bid(), seq=1_000)
+    later = intake.asked(withdraw(), 1_001)._replace(stored_ms=AT_MS - 60_000)
+    assert decide(intake.state, withdraw(), later)
 
 
 def test_what_is_not_its_own_is_a_fault() -> None:
@@ -214,7 +230,7 @@ def test_what_is_not_its_own_is_a_fault() -> None:
         evolve(State(), Entry(1, 1, foreign))
     report = ReportCleared(account="lab", node="n", lease="l", generation=1)
     with pytest.raises(AssertionError):
-        decide(Intake("lab").state, report, Asked("cmd.lab.report.n", 1, 1))
+        decide(Intake("lab").state, report, Asked("cmd.lab.report.n", 9, 9, 9))
 
 
 def impossible() -> list[tuple[list[Command], Event]]:

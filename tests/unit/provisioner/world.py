@@ -127,7 +127,7 @@ class World:
         return events
 
     def decided(self, report: Report) -> tuple[Event, ...]:
-        return decide(self.state, report, Asked(command_report(report.account, report.node), 1, self.now_ms))
+        return decide(self.state, report, Asked(command_report(report.account, report.node), 1, 1, self.now_ms))
 
     def write(self, event: Event) -> None:
         """Appends an event, as bytes would bring it back."""

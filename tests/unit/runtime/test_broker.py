@@ -18,10 +18,12 @@ from volt.runtime.broker import (
     DELIVERIES_MAX,
     RETRY_DELAY_SECONDS_MAX,
     RETRY_DELAY_SECONDS_MIN,
+    DurableGone,
     answer,
     durable,
     make_broker,
     retry_delay_seconds,
+    watch_durable,
 )
 from volt.runtime.connection import EXIT_BUS_CLOSED
 from volt.runtime.dead_letters import letters
@@ -183,6 +185,21 @@ async def test_a_command_that_waits_for_the_bus_is_never_buried(
         assert await answered(world, 2) == ["a", "b"]
     assert outages < 0
     assert await letters(world.bus) == []
+
+
+@pytest.mark.parametrize("doomed", ["CONSUMER.DELETE.COMMANDS.tiny", "STREAM.DELETE.COMMANDS"])
+async def test_a_consumer_that_somebody_deletes_is_missed(
+    doomed: str, world: NatsWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("volt.runtime.broker.DURABLE_CHECK_SECONDS", 0.01)
+    async with serving(world):
+        watch = asyncio.create_task(watch_durable(world.bus, "tiny"))
+        await ask(world, "a")
+        await answered(world, 1)
+        assert not watch.done()
+        await world.bus.request(f"$JS.API.{doomed}", b"")
+        with pytest.raises(DurableGone, match="COMMANDS has no consumer tiny"):
+            await asyncio.wait_for(watch, 5)
 
 
 async def test_a_command_that_takes_long_to_answer_is_delivered_once(

@@ -19,10 +19,10 @@ from tests.unit.runtime.tiny import (
     opened,
     running,
 )
-from volt.contracts.jobs import AccountOpened, CommandRejected
+from volt.contracts.jobs import AccountOpened, CommandRejected, OpenAccount
 from volt.contracts.ledger import AccountCredited
-from volt.contracts.messages import Asked, Command, Event, encode
-from volt.contracts.streams import LOG
+from volt.contracts.messages import MESSAGE_BYTES_MAX, Asked, Command, Event, encode
+from volt.contracts.streams import LOG, STORED_BYTES_MAX
 from volt.contracts.subjects import command_account, command_job, log_account
 from volt.runtime.engine import (
     DECIDE_ATTEMPTS_MAX,
@@ -262,11 +262,26 @@ async def test_an_effect_that_cannot_be_made_marks_only_its_aggregate_stuck() ->
         assert (await on.open("other")).verdict is Verdict.DONE
 
 
-async def test_an_event_too_large_for_the_log_marks_its_aggregate_stuck() -> None:
-    huge = replace(WITHOUT_EFFECTS, decide=lambda _state, _command, _asked: (opened("a", request_id="r" * 2**20),))
-    async with bench(huge) as on:
-        verdicts = [(await on.open("a")).verdict for _ in range(2)]
-        assert verdicts == [Verdict.DEAD] * 2
+@pytest.mark.parametrize("size_bytes", [MESSAGE_BYTES_MAX, STORED_BYTES_MAX])
+async def test_a_command_whose_answer_is_too_large_is_dead_and_its_aggregate_goes_on(size_bytes: int) -> None:
+    def answer(_state: State, command: Command, _asked: Asked) -> tuple[Event, ...]:
+        huge = getattr(command, "key_sha256", "") == "huge"
+        return (opened("a", request_id="r" * size_bytes if huge else "r"),)
+
+    async with bench(replace(WITHOUT_EFFECTS, decide=answer)) as on:
+        command = OpenAccount(account="a", request_id="r", key_sha256="huge")
+        assert (await on.deliver(command_account("a"), encode(command))).verdict is Verdict.DEAD
+        assert on.engine.stuck == {}
+        assert (await on.open("a")).verdict is Verdict.DONE
+
+
+@pytest.mark.parametrize("size_bytes", [MESSAGE_BYTES_MAX, STORED_BYTES_MAX])
+async def test_an_effect_too_large_for_its_readers_marks_its_aggregate_stuck(size_bytes: int) -> None:
+    def huge(_state: State, _at_ms: int) -> list[Event]:
+        return [opened("a", request_id="r" * size_bytes)]
+
+    async with bench(replace(WITHOUT_EFFECTS, effects=huge)) as on:
+        await on.clock.advance(2 * TICK_MS)
         assert on.engine.stuck.keys() == {log_account("a")}
         assert await on.events() == []
 
