@@ -6,7 +6,8 @@ from tests.unit.bid_intake import build
 from tests.unit.matcher.builders import Market, alive, bid
 from volt.contracts.bids import BidAccepted
 from volt.contracts.jobs import Constraints, JobSpec
-from volt_bid_intake.terms import canonical_gpus, specify
+from volt_bid_intake.rules import specify
+from volt_bid_intake.terms import canonical_gpus
 
 
 def offered(driver_name: str, driver_mib: int) -> BidAccepted:
