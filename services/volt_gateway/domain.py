@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from volt.contracts import bids, clusters, jobs, ledger, nodes
 from volt.contracts.http import NodeState, StatementLine
+from volt.contracts.http_market import PricePoint
 from volt.contracts.log import Entry
 from volt.contracts.market import Gang, MarketCleared
 from volt.contracts.messages import Event, encode
@@ -28,8 +29,10 @@ from volt_gateway.entities import (
     Key,
     Node,
     Presence,
+    Quote,
     Stored,
     account_doc,
+    bids_ranking,
     events_ranking,
     job_doc,
     jobs_ranking,
@@ -38,6 +41,9 @@ from volt_gateway.entities import (
     offers_ranking,
     on_hold,
     presence_doc,
+    prices_ranking,
+    queue_ranking,
+    quote_doc,
     statement_ranking,
 )
 from volt_gateway.timeline import happenings
@@ -46,6 +52,7 @@ READS = (ALL_ACCOUNTS, ALL_JOBS, ALL_BIDS, LOG_MARKET, ALL_CLUSTERS, ALL_NODES, 
 """All of `LOG` but cover, which no view shows."""
 
 REFUSED_PER_ACCOUNT_MAX = 64
+ANSWERED_PER_NODE_MAX = 16
 
 
 @dataclass
@@ -66,15 +73,19 @@ def touched(event: Event) -> Iterator[str]:
             yield from (account_doc(event.account), key_doc(event.key_sha256))
         case jobs.CommandRejected():
             yield account_doc(event.account)
+        case jobs.QuoteAdmitted() | jobs.QuoteRejected():
+            yield quote_doc(event.job)
         case jobs.JobEvent() | clusters.ClusterEvent():
             yield job_doc(event.job)
             if isinstance(event, clusters.LeaseCleared):
                 yield node_doc(event.node)
         case bids.BidEvent() | nodes.NodeEvent():
             yield from (node_doc(event.node), presence_doc(event.account, event.node))
-        case MarketCleared(gangs=gangs, waiting=waiting):
+        case MarketCleared(gangs=gangs):
             yield from (job_doc(gang.job) for gang in gangs)
-            yield from (job_doc(one.job) for one in waiting)
+            yield from (job_doc(one.job) for one in event.waiting)
+            yield from (job_doc(one.job) for one in event.expired)
+            yield from (quote_doc(one.quote) for one in event.quotes)
             yield from (node_doc(grant.node) for gang in gangs for grant in gang.grants)
         case ledger.LedgerEvent():
             job: str | None = getattr(event, "job", None)
@@ -87,6 +98,8 @@ def evolve(views: Views, entry: Entry) -> None:
     match entry.event:
         case jobs.AccountEvent() as event:
             _account(views, event)
+        case jobs.QuoteAdmitted() | jobs.QuoteRejected() as event:
+            _quote(views, event)
         case jobs.JobEvent() as event:
             _request(views, event, entry.seq)
         case bids.BidEvent() as event:
@@ -94,7 +107,7 @@ def evolve(views: Views, entry: Entry) -> None:
         case nodes.NodeEvent() as event:
             _node(views, event)
         case MarketCleared() as event:
-            _market(views, event)
+            _market(views, event, entry.seq)
         case clusters.ClusterEvent() as event:
             _cluster(views, event)
         case ledger.LedgerEvent() as event:
@@ -127,9 +140,35 @@ def _request(views: Views, event: jobs.JobEvent, seq: int) -> None:
             job = lifecycle.refused(job, event)
         case jobs.JobReleaseAccepted() if job is not None:
             job = lifecycle.release_accepted(job, event)
+        case jobs.JobScaleAccepted() | jobs.JobScaleRejected() if job is not None:
+            job = lifecycle.scaling_answered(job, event)
         case _:
             raise AssertionError(f"{type(event).__name__} of job {event.job}, which is {job and job.state}")
-    views.documents[job_doc(event.job)] = job
+    _show(views, job)
+
+
+def _quote(views: Views, event: jobs.QuoteAdmitted | jobs.QuoteRejected) -> None:
+    known = views.documents.get(quote_doc(event.job))
+    reason = event.reason if isinstance(event, jobs.QuoteRejected) else None
+    if isinstance(known, Quote):
+        refused = (*known.refused, (event.request_digest, reason))[-lifecycle.REFUSED_PER_JOB_MAX :]
+        quote = replace(known, refused=tuple((one, why) for one, why in refused if why is not None))
+    else:
+        quote = Quote(quote=event.job, account=event.account, request_digest=event.request_digest, reason=reason)
+    views.documents[quote_doc(event.job)] = quote
+
+
+def _show(views: Views, job: Job) -> None:
+    """The job from now on, and its place among those that wait."""
+    before = _job(views, job.job)
+    views.documents[job_doc(job.job)] = job
+    for model in job.shape.models if job.shape else ():
+        if _is_queued(before) != _is_queued(job):
+            views.ranked[queue_ranking(model)][job.job] = job.seq if _is_queued(job) else None
+
+
+def _is_queued(job: Job | None) -> bool:
+    return job is not None and job.state in ("funded", "waiting")
 
 
 def _bid(views: Views, event: bids.BidEvent) -> None:
@@ -147,24 +186,32 @@ def _bid(views: Views, event: bids.BidEvent) -> None:
             )
         case bids.BidWithdrawn():
             node = replace(before, offered=False)
+        case bids.BidRejected() if before.provider == event.account:
+            node = before
         case _:
             return
+    reason = event.reason if isinstance(event, bids.BidRejected) else None
+    answered = (*node.answered, (event.request_id, reason))[-ANSWERED_PER_NODE_MAX:]
+    node = replace(node, answered=answered)
     views.documents[node_doc(event.node)] = node
+    views.ranked[bids_ranking(event.account)][event.node] = 0
     _rank_offers(views, before, node)
 
 
 def _node(views: Views, event: nodes.NodeEvent) -> None:
     state: NodeState
+    before = views.documents.get(presence_doc(event.account, event.node))
+    reliability = before.reliability_permille if isinstance(before, Presence) else 1_000
     match event:
         case nodes.NodeAlive():
-            state = "alive"
+            state, reliability = "alive", event.reliability_permille
         case nodes.NodeUnknown():
             state = "unknown"
         case nodes.NodeLost():
             state = "lost"
         case _:
             raise AssertionError(f"no state of a node in {type(event).__name__}")
-    views.documents[presence_doc(event.account, event.node)] = Presence(state=state)
+    views.documents[presence_doc(event.account, event.node)] = Presence(state=state, reliability_permille=reliability)
     node = _node_of(views, event.node)
     if node.provider == event.account:
         _rank_offers(views, node, node)
@@ -181,19 +228,35 @@ def _rank_offers(views: Views, before: Node, node: Node) -> None:
         views.ranked[offers_ranking(model)][node.node] = asks.get(model)
 
 
-def _market(views: Views, event: MarketCleared) -> None:
+def _market(views: Views, event: MarketCleared, seq: int) -> None:
     for gang in event.gangs:
         job = _job(views, gang.job)
         if job is not None and job.takes_grants:
-            views.documents[job_doc(gang.job)] = lifecycle.granted(job, gang, event.at_ms)
-            _lease_out(views, gang)
+            _show(views, lifecycle.granted(job, gang, event.at_ms))
+            _lease_out(views, gang, event.at_ms, seq)
     for waiting in event.waiting:
         job = _job(views, waiting.job)
         if job is not None and job.takes_grants:
-            views.documents[job_doc(waiting.job)] = lifecycle.kept_waiting(job, waiting)
+            _show(views, lifecycle.kept_waiting(job, waiting))
+    for expired in event.expired:
+        job = _job(views, expired.job)
+        if job is not None and job.takes_grants:
+            _show(views, lifecycle.expired(job))
+    for quote in event.quotes:
+        known = views.documents.get(quote_doc(quote.quote))
+        if isinstance(known, Quote):
+            views.documents[quote_doc(quote.quote)] = replace(known, market=quote)
 
 
-def _lease_out(views: Views, gang: Gang) -> None:
+def _lease_out(views: Views, gang: Gang, at_ms: int, seq: int) -> None:
+    point = PricePoint(
+        at_ms=at_ms,
+        price_usd_per_gpu_hour=format_usd(gang.price_microusd_per_gpu_hour),
+        gpus=sum(len(grant.gpus) for grant in gang.grants),
+    )
+    # Two gangs of one pass may be alike in all of this, and each is a grant of its own.
+    member = f"{gang.job}/{gang.attempt} ".encode() + encode(point)
+    views.ranked[prices_ranking(gang.model)][member.decode()] = seq
     for grant in gang.grants:
         node = _node_of(views, grant.node)
         views.documents[node_doc(grant.node)] = replace(node, leased={**node.leased, grant.lease: grant.gpus})
@@ -206,7 +269,7 @@ def _cluster(views: Views, event: clusters.ClusterEvent) -> None:
         views.documents[node_doc(event.node)] = replace(node, leased=leased)
     job = _job(views, event.job)
     if job is not None:
-        views.documents[job_doc(event.job)] = lifecycle.clustered(job, event)
+        _show(views, lifecycle.clustered(job, event))
 
 
 def _money(views: Views, event: ledger.LedgerEvent, entry: Entry) -> None:
@@ -231,7 +294,7 @@ def _money(views: Views, event: ledger.LedgerEvent, entry: Entry) -> None:
             views.moved_microusd[on_hold(event.account)] += transfer.amount_microusd
     job = _job(views, job_id) if job_id else None
     if job is not None:
-        views.documents[job_doc(job_id)] = lifecycle.paid(job, event)
+        _show(views, lifecycle.paid(job, event))
 
 
 def _owners(transfer: ledger.Transfer, payer: str) -> set[str]:

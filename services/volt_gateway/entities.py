@@ -22,12 +22,14 @@ from volt.contracts.http import (
     MemberState,
     NodeState,
 )
+from volt.contracts.http_market import PRICES_MAX
 from volt.contracts.ledger import BillLine
+from volt.contracts.market import Quote as MarketQuote
 from volt.contracts.market import Waiting
 
 ALL_OFFERS = "offers"
 
-JOBS_ENDED: frozenset[JobState] = frozenset({"rejected", "unfunded", "released", "closed"})
+JOBS_ENDED: frozenset[JobState] = frozenset({"rejected", "unfunded", "expired", "released", "closed"})
 """States out of which a job comes to no cluster any more."""
 
 
@@ -48,6 +50,18 @@ class Account(Document, frozen=True, kw_only=True):
 
 class Presence(Document, frozen=True, kw_only=True):
     state: NodeState
+    reliability_permille: int = 1_000
+
+
+class Quote(Document, frozen=True, kw_only=True):
+    """The answers to a quote: intake's, and then the market's."""
+
+    quote: str
+    account: str
+    request_digest: str
+    reason: Reason | None = None
+    refused: tuple[tuple[str, Reason], ...] = ()
+    market: MarketQuote | None = None
 
 
 class Node(Document, frozen=True, kw_only=True):
@@ -62,6 +76,8 @@ class Node(Document, frozen=True, kw_only=True):
     place: Place = Place()
     tier: Tier = "community"
     leased: dict[str, tuple[str, ...]] = {}
+    answered: tuple[tuple[str, Reason | None], ...] = ()
+    """The last requests about it that its provider was answered, each with the reason of a refusal."""
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -106,6 +122,8 @@ class Job(Document, frozen=True, kw_only=True):
     exit_code: int | None = None
     first_cause: str = ""
     bill: tuple[BillLine, ...] = ()
+    scalings: tuple[tuple[str, Reason | None], ...] = ()
+    """The last wishes for another size that were answered, each with the reason of a refusal."""
 
     @property
     def takes_grants(self) -> bool:
@@ -113,7 +131,7 @@ class Job(Document, frozen=True, kw_only=True):
         return self.state not in JOBS_ENDED and self.exhausted_at_ms is None
 
 
-Stored: TypeAlias = Key | Account | Presence | Node | Job
+Stored: TypeAlias = Key | Account | Presence | Node | Job | Quote
 
 
 def key_doc(sha256: str) -> str:
@@ -134,6 +152,25 @@ def node_doc(node: str) -> str:
 
 def job_doc(job: str) -> str:
     return f"job:{job}"
+
+
+def quote_doc(quote: str) -> str:
+    return f"quote:{quote}"
+
+
+def bids_ranking(account: str) -> str:
+    """The nodes that an account has offered."""
+    return f"bids:{account}"
+
+
+def queue_ranking(model: str) -> str:
+    """The jobs that wait for this model, the oldest first."""
+    return f"queue:{model}"
+
+
+def prices_ranking(model: str) -> str:
+    """The grants of this model, by sequence: the last `PRICES_MAX`."""
+    return f"prices:{model}"
 
 
 def jobs_ranking(account: str) -> str:
@@ -158,7 +195,8 @@ def statement_ranking(account: str) -> str:
 
 def kept_max(ranking: str) -> int | None:
     """How many of the last places a ranking keeps; None: all of them."""
-    return {"events": EVENTS_PER_JOB_MAX, "statement": STATEMENT_LINES_MAX}.get(ranking.partition(":")[0])
+    bounds = {"events": EVENTS_PER_JOB_MAX, "statement": STATEMENT_LINES_MAX, "prices": PRICES_MAX}
+    return bounds.get(ranking.partition(":")[0])
 
 
 def on_hold(account: str) -> str:

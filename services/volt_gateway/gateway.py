@@ -7,16 +7,29 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
+from volt.contracts.bids import ChangeBid, WithdrawBid
 from volt.contracts.errors import BusUnavailable, NotFound, Reason, Refused, Unauthorized
 from volt.contracts.http import Health
-from volt.contracts.ids import digest, is_id, job_id, key_sha256
-from volt.contracts.jobs import ReleaseJob, RequestJob
+from volt.contracts.ids import digest, is_id, job_id, key_sha256, quote_id
+from volt.contracts.jobs import ReleaseJob, RequestJob, RequestQuote, ScaleJob
 from volt.contracts.messages import encode
 from volt.contracts.streams import LOG
-from volt.contracts.subjects import LOG_LEDGER, command_job
+from volt.contracts.subjects import LOG_LEDGER, command_bid, command_job
 from volt.runtime.ports import Bus
 from volt.runtime.telemetry import producing, trace_headers
-from volt_gateway.entities import JOBS_ENDED, Account, Job, Key, account_doc, job_doc, key_doc
+from volt_gateway.entities import (
+    JOBS_ENDED,
+    Account,
+    Job,
+    Key,
+    Node,
+    Quote,
+    account_doc,
+    job_doc,
+    key_doc,
+    node_doc,
+    quote_doc,
+)
 from volt_gateway.feed import Feed
 from volt_gateway.views import ViewsAway, ViewsRebuilding, ViewStore
 
@@ -26,6 +39,9 @@ STREAMS_PER_ACCOUNT_MAX = 16
 STREAMS_MAX = 128
 
 T = TypeVar("T")
+
+Asking = RequestJob | ReleaseJob | ScaleJob | RequestQuote | ChangeBid | WithdrawBid
+"""The commands that the gateway hands over."""
 
 
 class Gateway:
@@ -94,6 +110,53 @@ class Gateway:
 
             return await self._until(look, moved)
 
+    async def scale(self, command: ScaleJob) -> Job | None:
+        """Hands over a wish for another size and waits for its answer; None if there is none in time.
+
+        Raises NotFound, Refused, Unavailable.
+        """
+        fingerprint = digest(encode(command))
+        with self.feed.watch(job_doc(command.job), account_doc(command.account)) as moved:
+            seq = await self._publish(command, message_id=f"http/{command.job}/{fingerprint}")
+
+            async def look() -> Job | None:
+                await self._raise_refusal(command.account, seq)
+                job = await self._job(command.account, command.job)
+                return None if job is None else _scaled(job, fingerprint)
+
+            return await self._until(look, moved)
+
+    async def quote(self, command: RequestQuote) -> Quote | None:
+        """Asks the market what a request would get; None if there is no answer in time. Raises Refused, Unavailable."""
+        name = quote_doc(quote_id(command.account, command.request.request_id))
+        fingerprint = digest(encode(command))
+        with self.feed.watch(name, account_doc(command.account)) as moved:
+            seq = await self._publish(command, message_id=f"http/{name}/{fingerprint}")
+
+            async def look() -> Quote | None:
+                await self._raise_refusal(command.account, seq)
+                known = (await self.views.documents([name])).get(name)
+                return _quoted(known, fingerprint) if isinstance(known, Quote) else None
+
+            return await self._until(look, moved)
+
+    async def change_bid(self, command: ChangeBid | WithdrawBid) -> Node | None:
+        """Hands over what shall become of a node's bid and waits for the answer; None if there is none in time.
+
+        Raises NotFound, Refused, Unavailable.
+        """
+        name, subject = node_doc(command.node), command_bid(command.account, command.node)
+        with self.feed.watch(name, account_doc(command.account)) as moved:
+            message_id = f"http/{command.account}/{command.node}/{command.request_id}"
+            seq = await self._publish(command, subject, message_id=message_id)
+
+            async def look() -> Node | None:
+                await self._raise_refusal(command.account, seq)
+                known = (await self.views.documents([name])).get(name)
+                return _changed(known, command) if isinstance(known, Node) else None
+
+            return await self._until(look, moved)
+
     async def health(self) -> Health:
         """Whether bus and views answer."""
         bus, (views, seq) = await asyncio.gather(self._bus_health(), self._views_health())
@@ -129,8 +192,9 @@ class Gateway:
         if reason is not None:
             raise NotFound(reason.message) if reason.code == NotFound.code else Refused(reason)
 
-    async def _publish(self, command: RequestJob | ReleaseJob, message_id: str | None = None) -> int:
-        subject = command_job(command.account)
+    async def _publish(self, command: Asking, subject: str = "", *, message_id: str | None = None) -> int:
+        """Stores a command, on the subject of job commands unless it has another."""
+        subject = subject or command_job(command.account)
         with producing("gateway", subject):
             return await self.bus.publish(subject, encode(command), message_id=message_id, headers=trace_headers())
 
@@ -174,6 +238,37 @@ def _answer(job: Job | None, fingerprint: str) -> Job | None:
     if reason is not None:
         raise Refused(reason)
     return job if job.request_digest == fingerprint else None
+
+
+def _scaled(job: Job, fingerprint: str) -> Job | None:
+    """The job, if this very wish was answered. Raises Refused if it was refused."""
+    for digested, reason in job.scalings:
+        if digested == fingerprint:
+            if reason is not None:
+                raise Refused(reason)
+            return job
+    return None
+
+
+def _quoted(quote: Quote, fingerprint: str) -> Quote | None:
+    """The quote, once the market has answered this very question. Raises Refused if it was refused."""
+    reason = quote.reason if quote.request_digest == fingerprint else dict(quote.refused).get(fingerprint)
+    if reason is not None:
+        raise Refused(reason)
+    return quote if quote.market is not None and quote.request_digest == fingerprint else None
+
+
+def _changed(node: Node, command: ChangeBid | WithdrawBid) -> Node | None:
+    """The node, if this very request was answered. Raises Refused if it was refused."""
+    if node.provider != command.account:
+        raise NotFound(f"there is no node {command.node[:64]} of yours")
+    answers = dict(node.answered)
+    if command.request_id not in answers:
+        return None
+    reason = answers[command.request_id]
+    if reason is not None:
+        raise Refused(reason)
+    return node
 
 
 def _is_released(job: Job) -> bool:

@@ -10,16 +10,31 @@ from litestar.exceptions import HTTPException
 from litestar.params import FromPath, FromQuery
 from litestar.types import ASGIApp
 
-from volt.contracts import http
+from volt.contracts import http, http_market
+from volt.contracts.bids import ChangeBid, WithdrawBid
 from volt.contracts.errors import Unauthorized
-from volt.contracts.ids import job_id
+from volt.contracts.ids import job_id, quote_id
+from volt.contracts.jobs import ScaleJob
 from volt.contracts.ledger import earned, hold, pending, wallet
 from volt_gateway import present
 from volt_gateway.entities import on_hold, statement_ranking
 from volt_gateway.gateway import Gateway
 from volt_gateway.listing import live_offers, newest_jobs
+from volt_gateway.market import bids_of, bids_of_node, market_of, queue_position
 from volt_gateway.output import job_output, job_story
-from volt_gateway.requests import job_command, read_flag, read_job_request, read_model, read_number, request_id
+from volt_gateway.requests import (
+    change_command,
+    job_command,
+    quote_command,
+    read_bid_change,
+    read_flag,
+    read_job_request,
+    read_model,
+    read_number,
+    read_scale_request,
+    request_id,
+    withdraw_command,
+)
 from volt_gateway.streams import EventStream
 
 BODY_SECONDS_MAX = 20.0
@@ -50,7 +65,7 @@ async def create_job(
     request: HttpRequest, gateway: NamedDependency[Gateway], account: NamedDependency[str]
 ) -> Response[http.Job]:
     """201 with the job, or 202 when intake has not answered in time: the same request again asks for its answer."""
-    requested = request_id(request.headers.get(http.IDEMPOTENCY_HEADER, uuid.uuid4().hex))
+    requested = _requested(request)
     job = await gateway.submit(job_command(account, requested, read_job_request(await _body(request))))
     if job is None:
         unanswered = http.Job(id=job_id(account, requested), request_id=requested, state="requested")
@@ -75,7 +90,8 @@ async def list_jobs(
 @get(http.JOBS_PATH + "/{job:str}")
 async def get_job(gateway: NamedDependency[Gateway], account: NamedDependency[str], job: FromPath[str]) -> http.Job:
     """The job as it is now."""
-    return present.job_answer(await gateway.job(account, job))
+    known = await gateway.job(account, job)
+    return present.job_answer(known, await queue_position(gateway.views, known))
 
 
 @delete(http.JOBS_PATH + "/{job:str}", status_code=200)
@@ -149,7 +165,71 @@ async def get_statement(gateway: NamedDependency[Gateway], account: NamedDepende
     return present.statement_answer(await gateway.views.newest(statement_ranking(account), http.STATEMENT_LINES_MAX))
 
 
+@post(http.JOBS_PATH + "/{job:str}/scale", status_code=200)
+async def scale_job(
+    request: HttpRequest, gateway: NamedDependency[Gateway], account: NamedDependency[str], job: FromPath[str]
+) -> Response[http.Job]:
+    """200 with the job once the wish for another size is accepted; 202 when that has not come in time."""
+    await gateway.job(account, job)
+    wanted = read_scale_request(await _body(request)).count
+    scaled = await gateway.scale(ScaleJob(account=account, request_id=_requested(request), job=job, count=wanted))
+    if scaled is None:
+        return Response(http.Job(id=job, request_id="", state="requested"), status_code=202)
+    return Response(present.job_answer(scaled), status_code=200)
+
+
+@post(http_market.QUOTES_PATH)
+async def ask_quote(
+    request: HttpRequest, gateway: NamedDependency[Gateway], account: NamedDependency[str]
+) -> Response[http_market.Quote]:
+    """201 with what a job request would get now; 202 when the market has not answered in time."""
+    requested = _requested(request)
+    quote = await gateway.quote(quote_command(account, requested, read_job_request(await _body(request))))
+    if quote is None:
+        return Response(http_market.Quote(id=quote_id(account, requested)), status_code=202)
+    return Response(present.quote_answer(quote), status_code=201)
+
+
+@get(http_market.BIDS_PATH)
+async def list_bids(gateway: NamedDependency[Gateway], account: NamedDependency[str]) -> http_market.BidList:
+    """What the account's nodes offer, withdrawn ones too."""
+    return await bids_of(gateway.views, account)
+
+
+@post(http_market.BIDS_PATH + "/{node:str}", status_code=200)
+async def change_bid(
+    request: HttpRequest, gateway: NamedDependency[Gateway], account: NamedDependency[str], node: FromPath[str]
+) -> Response[http_market.BidList]:
+    """200 with the node's bids once they are changed; 202 when that has not come in time."""
+    body = read_bid_change(await _body(request))
+    return await _bids(gateway, change_command(account, node, _requested(request), body))
+
+
+@delete(http_market.BIDS_PATH + "/{node:str}", status_code=200)
+async def withdraw_bid(
+    request: HttpRequest, gateway: NamedDependency[Gateway], account: NamedDependency[str], node: FromPath[str]
+) -> Response[http_market.BidList]:
+    """200 with the node's bids once they are withdrawn; 202 when that has not come in time."""
+    return await _bids(gateway, withdraw_command(account, node, _requested(request)))
+
+
+@get(http_market.MARKET_PATH + "/{gpu:str}")
+async def get_market(
+    gateway: NamedDependency[Gateway],
+    account: NamedDependency[str],  # noqa: ARG001  # asked for, so that only who has an account sees the market
+    gpu: FromPath[str],
+) -> http_market.Market:
+    """The market of one model: best ask, depth and prices."""
+    return await market_of(gateway.views, read_model(gpu))
+
+
 ROUTES = [
+    scale_job,
+    ask_quote,
+    list_bids,
+    change_bid,
+    withdraw_bid,
+    get_market,
     health,
     create_job,
     list_jobs,
@@ -162,6 +242,18 @@ ROUTES = [
     get_balance,
     get_statement,
 ]
+
+
+def _requested(request: HttpRequest) -> str:
+    """The id of the request, its sender's or a fresh one. Raises Refused."""
+    return request_id(request.headers.get(http.IDEMPOTENCY_HEADER, uuid.uuid4().hex))
+
+
+async def _bids(gateway: Gateway, command: ChangeBid | WithdrawBid) -> Response[http_market.BidList]:
+    node = await gateway.change_bid(command)
+    if node is None:
+        return Response(http_market.BidList(bids=()), status_code=202)
+    return Response(http_market.BidList(bids=tuple(await bids_of_node(gateway.views, node))), status_code=200)
 
 
 async def _body(request: HttpRequest) -> bytes:

@@ -5,6 +5,7 @@
         └─JobUnfunded▶ unfunded
 
     any of these but unfunded ─JobReleaseAccepted, ClusterReleased▶ released ─JobClosed▶ closed
+    funded, waiting ─Expired▶ expired ─JobClosed▶ closed
     rejected: the request was refused, there is no job
 
 A cluster that was never ready goes on preparing when its generation ends. What comes after the end of a job is
@@ -47,6 +48,17 @@ def refused(job: Job, event: jobs.JobRejected) -> Job:
 
 def release_accepted(job: Job, event: jobs.JobReleaseAccepted) -> Job:
     return replace(job, state=_unless_ended(job, "released"), release_accepted_at_ms=event.at_ms, waiting=None)
+
+
+def expired(job: Job) -> Job:
+    """It waited for as long as it would."""
+    return replace(job, state="expired")
+
+
+def scaling_answered(job: Job, event: jobs.JobScaleAccepted | jobs.JobScaleRejected) -> Job:
+    """The answer to a wish for another size; the last few are kept, each with the reason of a refusal."""
+    reason = event.reason if isinstance(event, jobs.JobScaleRejected) else None
+    return replace(job, scalings=(*job.scalings, (event.request_digest, reason))[-REFUSED_PER_JOB_MAX:])
 
 
 def kept_waiting(job: Job, waiting: Waiting) -> Job:

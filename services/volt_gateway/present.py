@@ -4,15 +4,15 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from volt.contracts import http
+from volt.contracts import http, http_market
 from volt.contracts.ids import AccountId
 from volt.contracts.ledger import BillLine
 from volt.contracts.market import Waiting
 from volt.contracts.units import format_usd
-from volt_gateway.entities import Job, Member, Node, Presence
+from volt_gateway.entities import Job, Member, Node, Presence, Quote
 
 
-def job_answer(job: Job) -> http.Job:
+def job_answer(job: Job, queue_position: int | None = None) -> http.Job:
     """A job, without the lines of its bill."""
     return http.Job(
         id=job.job,
@@ -21,7 +21,7 @@ def job_answer(job: Job) -> http.Job:
         requested_at_ms=job.requested_at_ms,
         shape=job.shape,
         reason=job.reason,
-        waiting=_waiting(job.waiting) if job.waiting else None,
+        waiting=_waiting(job.waiting, queue_position) if job.waiting else None,
         cap_usd_per_gpu_hour=_usd_if_known(job.cap_microusd_per_gpu_hour),
         price_usd_per_gpu_hour=_usd_if_known(job.price_microusd_per_gpu_hour),
         generation=job.generation,
@@ -37,6 +37,25 @@ def job_answer(job: Job) -> http.Job:
         exit_code=job.exit_code,
         first_cause=job.first_cause,
         due_usd=format_usd(_due_microusd(job)),
+    )
+
+
+def quote_answer(quote: Quote) -> http_market.Quote:
+    """What the market said to a quote."""
+    market = quote.market
+    assert market is not None, "a quote is shown once it is answered"
+    gang = market.gang
+    if gang is None:
+        return http_market.Quote(id=quote.quote, waiting=_waiting(market.waiting) if market.waiting else None)
+    return http_market.Quote(
+        id=quote.quote,
+        gpu=gang.model,
+        nodes=tuple(
+            http_market.QuotedNode(rank=one.rank, node=one.node, provider=one.provider, gpus=len(one.gpus))
+            for one in gang.grants
+        ),
+        price_usd_per_gpu_hour=format_usd(gang.price_microusd_per_gpu_hour),
+        domain=gang.domain,
     )
 
 
@@ -85,10 +104,12 @@ def offers_of(node: Node, presence: Presence) -> Iterator[http.Offer]:
             total=len(gpus),
             place=node.place,
             state=presence.state,
+            reliability_permille=presence.reliability_permille,
+            tier=node.tier,
         )
 
 
-def _waiting(waiting: Waiting) -> http.JobWaiting:
+def _waiting(waiting: Waiting, queue_position: int | None = None) -> http.JobWaiting:
     return http.JobWaiting(
         binding=waiting.binding,
         message=waiting.message,
@@ -100,6 +121,7 @@ def _waiting(waiting: Waiting) -> http.JobWaiting:
             )
             for one in waiting.alternatives
         ),
+        queue_position=queue_position,
     )
 
 

@@ -7,33 +7,49 @@ from typing import TypeVar
 
 import msgspec
 
-from volt.contracts.errors import CHOICES_MAX, MalformedMessage, Reason, Refused
+from volt.contracts.bids import ChangeBid, WithdrawBid
+from volt.contracts.errors import CHOICES_MAX, MalformedMessage, NotFound, Reason, Refused
 from volt.contracts.gpus import resolve
-from volt.contracts.http import IDEMPOTENCY_HEADER, ConstraintsRequest, JobRequest, WorkloadRequest
-from volt.contracts.jobs import Constraints, RequestJob, Workload
+from volt.contracts.http import (
+    IDEMPOTENCY_HEADER,
+    ConstraintsRequest,
+    JobRequest,
+    Request,
+    ScaleRequest,
+    WorkloadRequest,
+)
+from volt.contracts.http_market import BidChange
+from volt.contracts.ids import is_id
+from volt.contracts.jobs import Constraints, RequestJob, RequestQuote, Workload
 from volt.contracts.messages import MESSAGE_BYTES_MAX, encode
 from volt.contracts.units import parse_duration_seconds, parse_usd
 
 REQUEST_ID_CHARS_MAX = 128
 SEEN_CHARS_MAX = 200
 NO_WAIT = "0s"
+NO_TERM = "none"
 NUMBER_DIGITS_MAX = 18
 
 _PLACE = re.compile(r" - at `\$\.?([^`]*)`$")
 _NAMED_FIELD = re.compile(r"(missing required|contains unknown) field `([^`]+)`")
 _FIELDS = [
     field.encode_name
-    for struct in (JobRequest, WorkloadRequest, ConstraintsRequest)
+    for struct in (JobRequest, WorkloadRequest, ConstraintsRequest, ScaleRequest, BidChange)
     for field in msgspec.structs.fields(struct)
 ]
 
 T = TypeVar("T")
+R = TypeVar("R", bound=Request)
 
 
 def read_job_request(body: bytes) -> JobRequest:
     """The request in a body. Raises MalformedMessage if it is not JSON, Refused if a field is not what it should be."""
+    return _read(body, JobRequest)
+
+
+def _read(body: bytes, kind: type[R]) -> R:
     try:
-        return msgspec.json.decode(body, type=JobRequest)
+        return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
         raise Refused(_invalid(str(error))) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -92,6 +108,49 @@ def job_command(account: str, request: str, body: JobRequest) -> RequestJob:
     return command
 
 
+def quote_command(account: str, request: str, body: JobRequest) -> RequestQuote:
+    """The question what a request would get. Raises Refused."""
+    return RequestQuote(request=job_command(account, request, body))
+
+
+def read_scale_request(body: bytes) -> ScaleRequest:
+    """Raises MalformedMessage, Refused."""
+    return _read(body, ScaleRequest)
+
+
+def read_bid_change(body: bytes) -> BidChange:
+    """Raises MalformedMessage, Refused."""
+    return _read(body, BidChange)
+
+
+def change_command(account: str, node: str, request: str, body: BidChange) -> ChangeBid:
+    """The command that a change of a bid makes. Raises Refused."""
+    if not is_id(node):
+        raise NotFound(f"there is no node {node[:64]} of yours")
+    return ChangeBid(
+        account=account,
+        node=node,
+        request_id=request,
+        model=body.gpu,
+        offer=body.offer,
+        ask_microusd_per_gpu_hour=_parsed(
+            _parse_price_microusd, body.price_usd_per_gpu_hour, "price_usd_per_gpu_hour", "invalid_amount"
+        ),
+        gpus_min=body.gpus_min,
+        max_duration_seconds=_parsed(_parse_term_seconds, body.max_duration, "max_duration", "invalid_duration"),
+        available_from_ms=body.available_from_ms,
+        available_until_ms=body.available_until_ms,
+        paused=body.paused,
+    )
+
+
+def withdraw_command(account: str, node: str, request: str) -> WithdrawBid:
+    """The command that takes a node off the market. Raises NotFound."""
+    if not is_id(node):
+        raise NotFound(f"there is no node {node[:64]} of yours")
+    return WithdrawBid(account=account, node=node, request_id=request)
+
+
 def read_flag(name: str, text: str | None, *, default: bool) -> bool:
     """A parameter that says `true` or `false`. Raises Refused."""
     flags = {"true": True, "false": False}
@@ -126,6 +185,11 @@ def _parse_price_microusd(text: str) -> int:
     if price_microusd <= 0:
         raise ValueError(f"{text!r} is not above zero; leave it out, or write null, for no cap")
     return price_microusd
+
+
+def _parse_term_seconds(text: str) -> int:
+    """A duration, or `none` for no such term, which is 0. Raises ValueError."""
+    return 0 if text.strip() == NO_TERM else parse_duration_seconds(text)
 
 
 def _parse_wait_seconds(text: str) -> int:

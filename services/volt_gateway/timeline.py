@@ -54,6 +54,10 @@ def _told(event: Event) -> Iterator[Told]:
                 yield Told(gang.job, _granted(gang), gang.generation)
             for waiting in event.waiting:
                 yield Told(waiting.job, f"waiting: {waiting.message}")
+            for expired in event.expired:
+                yield Told(expired.job, "expired: no gang came in the time that it would wait")
+        case jobs.QuoteAdmitted() | jobs.QuoteRejected():
+            return
         case jobs.JobEvent():
             yield Told(event.job, _of_request(event))
         case clusters.ClusterEvent():
@@ -77,6 +81,10 @@ def _of_request(event: jobs.JobEvent) -> str:
             return f"refused: {reason.message}"
         case jobs.JobReleaseAccepted():
             return "release accepted; the bill stops here"
+        case jobs.JobScaleAccepted(nodes=nodes):
+            return f"to be scaled to {_counted(nodes, 'node')}"
+        case jobs.JobScaleRejected(reason=reason):
+            return f"not scaled: {reason.message}"
         case _:
             raise AssertionError(f"no words for {type(event).__name__}")
 

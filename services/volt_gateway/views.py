@@ -27,7 +27,7 @@ from volt.runtime.views import REDIS_SECONDS_MAX, VIEWS_META, VIEWS_PREFIX, drop
 from volt_gateway.domain import Views, evolve, touched
 from volt_gateway.entities import Stored, kept_max
 
-SCHEMA = "1"
+SCHEMA = "2"
 """Changed with every change of what a view holds: views of another schema are dropped."""
 
 _FIELDS = ["schema", "seq", "at_ms", "live"]
@@ -115,11 +115,31 @@ class ViewStore:
         """Members by rising score, from place `start`. Raises ViewsAway, ViewsRebuilding."""
         return await self._read("ZRANGE", VIEWS_PREFIX + ranking, start, start + count - 1)
 
+    async def count(self, ranking: str) -> int:
+        """How many members there are. Raises ViewsAway, ViewsRebuilding."""
+        return await self._read_one("ZCARD", VIEWS_PREFIX + ranking) or 0
+
+    async def place(self, ranking: str, member: str) -> int | None:
+        """A member's place by rising score, from 0; None if it is not there. Raises ViewsAway, ViewsRebuilding."""
+        return await self._read_one("ZRANK", VIEWS_PREFIX + ranking, member)
+
     async def balances_microusd(self, names: Sequence[str]) -> list[int]:
         """The balances of ledger accounts; zero where there was no movement. Raises ViewsAway, ViewsRebuilding."""
         return [int(amount or 0) for amount in await self._read("HMGET", _BALANCES, *names)]
 
     async def _read(self, *command: str | int) -> list[bytes]:
+        """One reading command that answers with a list."""
+        reply = await self._ask(*command)
+        assert isinstance(reply, list)
+        return reply
+
+    async def _read_one(self, *command: str | int) -> int | None:
+        """One reading command that answers with a number, or nothing."""
+        reply = await self._ask(*command)
+        assert reply is None or isinstance(reply, int)
+        return reply
+
+    async def _ask(self, *command: str | int) -> object:
         """One reading command, beside a look whether the views are whole, in one transaction."""
         async with _answering(), self._redis.pipeline(transaction=True) as pipe:
             pipe.hmget(VIEWS_META, _FIELDS)
@@ -128,7 +148,7 @@ class ViewStore:
         position = _position(meta)
         if position is None or not position.live or not self.open:
             raise ViewsRebuilding("the views are being rebuilt from the log; try again in a moment")
-        return list(reply)
+        return reply
 
     async def _advance(
         self, pipe: Pipeline, expected: Position | None, entries: Sequence[Entry], to: Position

@@ -43,6 +43,7 @@ JobState = Literal[
     "preparing",
     "ready",
     "recovering",
+    "expired",
     "released",
     "closed",
 ]
@@ -105,6 +106,12 @@ class JobRequest(Request, frozen=True, kw_only=True):
     max_wait: str | None = None
 
 
+class ScaleRequest(Request, frozen=True, kw_only=True):
+    """The body of `POST /v1/jobs/{job}/scale`: so many GPUs in all."""
+
+    count: Count
+
+
 class JobMember(Answer, frozen=True, kw_only=True):
     """A node of the cluster. `address` is known once it is prepared."""
 
@@ -134,6 +141,8 @@ class JobWaiting(Answer, frozen=True, kw_only=True):
     infeasible: bool
     funnel: tuple[FilterCount, ...] = ()
     alternatives: tuple[JobAlternative, ...] = ()
+    queue_position: int | None = None
+    """Its place among the jobs that wait for the same model, the oldest being 1; told of one job at a time."""
 
 
 class JobShape(Answer, frozen=True, kw_only=True):
@@ -239,6 +248,8 @@ class Offer(Answer, frozen=True, kw_only=True):
     total: int
     place: Place
     state: NodeState
+    reliability_permille: int = 1_000
+    tier: Tier = "community"
 
 
 class OfferList(Answer, frozen=True, kw_only=True):

@@ -36,6 +36,11 @@ def job_id(account: str, request_id: str) -> str:
     return "j" + _token(f"{account}\0{request_id}")
 
 
+def quote_id(account: str, request_id: str) -> str:
+    """The id of the quote that this account's request makes; no job has it."""
+    return "q" + _token(f"{account}\0{request_id}")
+
+
 def lease_id(job: str, number: int) -> str:
     """The id of a job's `number`-th lease, counted from 1 over the job's whole life."""
     return f"{job}-{number}"

@@ -26,6 +26,8 @@ class Gang(Value, frozen=True, kw_only=True):
     generation: int
     attempt: int
     grants: tuple[Grant, ...]
+    model: str = ""
+    """The model of all of its GPUs."""
     price_microusd_per_gpu_hour: int
     domain: str
     """The topology domain that holds the whole gang, such as `fabric:eu/A`; empty if none does."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from volt.contracts import bids, clusters, jobs, ledger, market, nodes
 from volt.contracts.errors import Reason
-from volt.contracts.ids import job_id, key_sha256, lease_id
+from volt.contracts.ids import job_id, key_sha256, lease_id, quote_id
 from volt.contracts.log import Entry
 from volt.contracts.messages import Event
 from volt_gateway.domain import Views, evolve
@@ -15,6 +15,7 @@ BUYER, PROVIDER, STRANGER = "alice", "lab", "mallory"
 BUYER_KEY = "alice's key"
 REQUEST = "request-1"
 JOB = job_id(BUYER, REQUEST)
+QUOTE = quote_id(BUYER, "q")
 MODEL = "h100-80gb"
 PRICE_MICROUSD = 1_900_000
 CAP_MICROUSD = 2_500_000
@@ -83,6 +84,16 @@ def rejected(request: str = REQUEST, reason: Reason = REASON, digest: str = "d2"
 
 def release_accepted(job: str = JOB) -> Event:
     return jobs.JobReleaseAccepted(account=BUYER, job=job, request_id="r", at_ms=T0_MS + 90)
+
+
+def asked_of_the_market() -> list[Event]:
+    """A quote and wishes for another size, each answered and refused."""
+    return [
+        jobs.QuoteAdmitted(account=BUYER, job=QUOTE, request_id="q", at_ms=T0_MS, request_digest="d", spec=SPEC),
+        jobs.QuoteRejected(account=BUYER, job=QUOTE, request_id="q", at_ms=T0_MS, request_digest="e", reason=REASON),
+        jobs.JobScaleAccepted(account=BUYER, job=JOB, request_id="s", at_ms=T0_MS, request_digest="s", nodes=3),
+        jobs.JobScaleRejected(account=BUYER, job=JOB, request_id="t", at_ms=T0_MS, request_digest="t", reason=REASON),
+    ]
 
 
 def credited(account: str = BUYER) -> Event:
@@ -354,6 +365,7 @@ def whole_story() -> list[Event]:
         second.started(1),
         second.started(3),
         second.ready(),
+        *asked_of_the_market(),
         charged("c1", bill_line(1, 100), bill_line(2, 90), amount_microusd=190),
         second.exited(1),
         second.exited(3),

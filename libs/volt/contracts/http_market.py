@@ -1,0 +1,111 @@
+"""What travels over HTTP about the market: bids and their changes, quotes, depth and prices. Written as `http` is."""
+
+from typing import Annotated
+
+import msgspec
+
+from volt.contracts.bids import Place, Tier
+from volt.contracts.http import Answer, Count, JobWaiting, NodeState, Request
+
+BIDS_PATH = "/v1/bids"
+MARKET_PATH = "/v1/market"
+QUOTES_PATH = "/v1/quotes"
+BIDS_MAX = 500
+DEPTH_LEVELS_MAX = 100
+PRICES_MAX = 100
+
+Instant = Annotated[int, msgspec.Meta(ge=0, le=100_000_000_000_000)]
+"""Milliseconds since 1970."""
+
+
+class BidChange(Request, frozen=True, kw_only=True):
+    """The body of `POST /v1/bids/{node}`: what is to be another than it is. `offer` puts a withdrawn node back.
+
+    A `max_duration` of `none`, and an instant of 0, take that term away.
+    """
+
+    gpu: str | None = None
+    """Of which model; None: of every one."""
+    offer: bool = False
+    price_usd_per_gpu_hour: str | None = None
+    gpus_min: Count | None = None
+    max_duration: str | None = None
+    available_from_ms: Instant | None = None
+    available_until_ms: Instant | None = None
+    paused: bool | None = None
+
+
+class QuotedNode(Answer, frozen=True, kw_only=True):
+    """A node that a request would get."""
+
+    rank: int
+    node: str
+    provider: str
+    gpus: int
+
+
+class Quote(Answer, frozen=True, kw_only=True):
+    """What a request would get now: nodes at a price, or why none. Nothing is held for it."""
+
+    id: str
+    gpu: str = ""
+    nodes: tuple[QuotedNode, ...] = ()
+    price_usd_per_gpu_hour: str | None = None
+    domain: str = ""
+    waiting: JobWaiting | None = None
+
+
+class Bid(Answer, frozen=True, kw_only=True):
+    """What one of the account's nodes offers of one model. `net` is what is left of the price after the fee."""
+
+    node: str
+    gpu: str
+    price_usd_per_gpu_hour: str
+    net_usd_per_gpu_hour: str
+    free: int
+    total: int
+    gpus_min: int
+    max_duration_seconds: int | None
+    available_from_ms: int | None
+    available_until_ms: int | None
+    paused: bool
+    withdrawn: bool
+    state: NodeState
+    reliability_permille: int
+    tier: Tier
+    place: Place
+
+
+class BidList(Answer, frozen=True, kw_only=True):
+    """The account's nodes, by name."""
+
+    bids: tuple[Bid, ...]
+
+
+class DepthLevel(Answer, frozen=True, kw_only=True):
+    """How many GPUs are free at one price."""
+
+    price_usd_per_gpu_hour: str
+    free: int
+    nodes: int
+
+
+class PricePoint(Answer, frozen=True, kw_only=True):
+    """A grant: so many GPUs at this price."""
+
+    at_ms: int
+    price_usd_per_gpu_hour: str
+    gpus: int
+
+
+class Market(Answer, frozen=True, kw_only=True):
+    """The market of one model: its best ask, its depth by price, and its last clearing prices, the newest first."""
+
+    gpu: str
+    best_ask_usd_per_gpu_hour: str | None
+    free: int
+    total: int
+    waiting: int
+    """How many jobs wait for it."""
+    depth: tuple[DepthLevel, ...]
+    prices: tuple[PricePoint, ...]
