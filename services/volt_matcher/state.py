@@ -9,14 +9,15 @@
 A gang for a job that has ended, or for a vacancy that was given up, is void: it holds nothing.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from volt.contracts.bids import Gpu, Place
 from volt.contracts.ids import AccountId, GpuUuid, JobId, LeaseId, NodeId
 from volt.contracts.jobs import JobSpec
-from volt_matcher.feasible import Node, Request
+from volt_matcher.book import Book
+from volt_matcher.lots import Lot, Request, Shape
+from volt_matcher.topology import Domains
 
 FIRST_ATTEMPT = 0
 """The attempt of a job's first gang; those of its vacancies count from 1, and may fill ranks of generation 1 too."""
@@ -30,6 +31,7 @@ class Offer:
     gpus: tuple[Gpu, ...]
     ask_microusd_per_gpu_hour: int
     place: Place
+    domains: Domains
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ class Opening(NamedTuple):
 
 @dataclass
 class State:
-    """Everything folded so far. `nodes` is what follows from offers, claims, liveness and leases, kept up to date."""
+    """Everything folded so far. `lots` and `book` follow from offers, claims, liveness and leases, and are kept so."""
 
     seq: int = 0
     changes: int = 0
@@ -129,7 +131,10 @@ class State:
     """The nodes that offer a UUID, in the order of their bids; it is the first one's."""
     alive: set[tuple[AccountId, NodeId]] = field(default_factory=set)
     """By account too, since a stranger can send beats in the name of any node, under their own account."""
-    nodes: dict[NodeId, Node] = field(default_factory=dict)
+    lots: dict[NodeId, tuple[Lot, ...]] = field(default_factory=dict)
+    """What each node offers, whether it can be sold now or not."""
+    book: Book = field(default_factory=Book)
+    """What of it can be sold now."""
     leases: dict[LeaseId, Lease] = field(default_factory=dict)
     leased_on: dict[NodeId, frozenset[GpuUuid]] = field(default_factory=dict)
     leased: set[GpuUuid] = field(default_factory=set)
@@ -140,19 +145,19 @@ class State:
     reasons: dict[JobId, Reason] = field(default_factory=dict)
 
 
-def openings(state: State) -> Iterator[Opening]:
-    """What is to be matched, older jobs first."""
-    by_age = sorted((state.jobs[name].admitted_seq, name) for name in state.open)
-    for _, name in by_age:
+def openings(state: State, at_ms: int) -> tuple[list[Opening], list[Opening]]:
+    """What is to be matched: vacancies and first gangs, the older jobs first in each."""
+    vacancies, first = list[Opening](), list[Opening]()
+    for _, name in sorted((state.jobs[name].admitted_seq, name) for name in state.open):
         match state.jobs[name]:
             case Queued(account=account, spec=spec, cap_microusd_per_gpu_hour=cap_microusd):
-                yield Opening(name, account, 1, FIRST_ATTEMPT, 0, first_request(spec, cap_microusd))
+                request = first_request(spec, cap_microusd, at_ms)
+                first.append(Opening(name, account, 1, FIRST_ATTEMPT, 0, request))
             case Placed() as placed:
-                for vacancy in funded(placed):
-                    request = _replacement_request(placed, vacancy)
-                    yield Opening(name, placed.account, vacancy.generation, vacancy.attempt, vacancy.rank, request)
+                vacancies += [_vacant(name, placed, vacancy, at_ms) for vacancy in funded(placed)]
             case Admitted():
                 raise AssertionError(f"job {name} has no money on hold")
+    return vacancies, first
 
 
 def funded(placed: Placed) -> tuple[FundedVacancy, ...]:
@@ -160,25 +165,27 @@ def funded(placed: Placed) -> tuple[FundedVacancy, ...]:
     return tuple(vacancy for vacancy in placed.vacancies if isinstance(vacancy, FundedVacancy))
 
 
-def first_request(spec: JobSpec, cap_microusd_per_gpu_hour: int) -> Request:
+def first_request(spec: JobSpec, cap_microusd_per_gpu_hour: int, at_ms: int = 0) -> Request:
     """What a job asks for."""
     return Request(
         models=frozenset(spec.models),
-        min_memory_mib=spec.min_memory_mib,
-        nodes=spec.nodes,
-        gpus_per_node=spec.gpus_per_node,
+        shapes=(Shape(spec.nodes, spec.gpus_per_node),),
         interconnect=spec.interconnect,
+        cap_microusd_per_gpu_hour=cap_microusd_per_gpu_hour,
+        min_memory_mib=spec.min_memory_mib,
         regions=frozenset(spec.regions),
         regions_denied=frozenset(spec.regions_denied),
-        cap_microusd_per_gpu_hour=cap_microusd_per_gpu_hour,
+        at_ms=at_ms,
+        duration_seconds=spec.max_duration_seconds,
     )
 
 
-def _replacement_request(placed: Placed, vacancy: FundedVacancy) -> Request:
-    return replace(
-        first_request(placed.spec, vacancy.cap_microusd_per_gpu_hour),
-        nodes=1,
+def _vacant(name: JobId, placed: Placed, vacancy: FundedVacancy, at_ms: int) -> Opening:
+    request = replace(
+        first_request(placed.spec, vacancy.cap_microusd_per_gpu_hour, at_ms),
+        shapes=(Shape(1, placed.spec.gpus_per_node),),
         excluded=vacancy.excluded,
         home=placed.home,
         within=vacancy.within,
     )
+    return Opening(name, placed.account, vacancy.generation, vacancy.attempt, vacancy.rank, request)

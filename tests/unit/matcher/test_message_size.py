@@ -3,7 +3,7 @@
 from tests.unit.matcher.builders import USD, Market, alive, bid, spec
 from volt.contracts.bids import GPUS_PER_BID_MAX
 from volt.contracts.messages import MESSAGE_BYTES_MAX, encode
-from volt_matcher.clear import REASONS_PER_PASS_MAX
+from volt_matcher.explain import REASONS_PER_PASS_MAX
 
 UUID_CHARS = 96
 
