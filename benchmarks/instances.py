@@ -12,7 +12,7 @@ import msgspec
 from volt.contracts.bids import Place
 from volt.contracts.jobs import Level
 from volt_matcher.book import Book
-from volt_matcher.contest import Competitor
+from volt_matcher.fields import Competitor
 from volt_matcher.lots import Lot, Request, Shape
 from volt_matcher.topology import EVERYWHERE, Domains
 

@@ -7,14 +7,25 @@ the older first, and whoever still fits is placed too, so that no plan leaves ou
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 
 from volt_matcher.book import Book
-from volt_matcher.contest import Competitor, Contest
+from volt_matcher.contest import Contest
+from volt_matcher.exact import solve
+from volt_matcher.fields import Competitor
 from volt_matcher.lots import LotId, Request
 from volt_matcher.place import Placement, cheapest, ranked
-from volt_matcher.prices import ROUNDS, by_prices
+from volt_matcher.prices import by_prices
+from volt_matcher.search import improve
 
-SETTLING_ROUNDS_MAX = 3
+ROUNDS_MAX = 16
+ROUND_STEPS_MAX = 8_000
+"""Rounds of prices, times competitors."""
+EXACT_COMPETITORS_MAX = 8
+EXACT_LOTS_MAX = 16
+MOVES_PER_COMPETITOR = 14
+MOVES_MAX = 2_000
+STALLED_PER_COMPETITOR = 6
 
 
 def choose(book: Book, competitors: Sequence[Competitor]) -> list[Placement | None]:
@@ -73,7 +84,11 @@ def _is_contested(book: Book, found: Sequence[Placement | None]) -> bool:
 def _contested(book: Book, competitors: list[Competitor]) -> list[Placement | None]:
     models = sorted({model for one in competitors for model in one.request.models})
     contest = Contest([rung for model in models for rung in book.rungs(model)], competitors)
-    priced = by_prices(contest, ROUNDS)
+    priced = by_prices(contest, max(1, min(ROUNDS_MAX, ROUND_STEPS_MAX // len(competitors))))
+    is_small = len(competitors) <= EXACT_COMPETITORS_MAX and len(contest.lots) <= EXACT_LOTS_MAX
+    if not is_small or not solve(priced):
+        moves = min(MOVES_MAX, MOVES_PER_COMPETITOR * len(competitors))
+        improve(priced, moves, STALLED_PER_COMPETITOR * len(competitors))
     return [
         Placement(ranked(contest.lots[lot] for lot in taken[2]), taken[1].gpus) if taken is not None else None
         for taken in priced.plan
@@ -81,22 +96,31 @@ def _contested(book: Book, competitors: list[Competitor]) -> list[Placement | No
 
 
 def _settle(book: Book, competitors: Sequence[Competitor], able: list[int], plan: list[Placement | None]) -> None:
-    """Each in turn, the older first, gets what is cheapest for it now, until nobody's changes; then who still fits."""
-    for _ in range(SETTLING_ROUNDS_MAX):
-        changed = [number for number in able if _again(book, competitors[number], number, plan)]
-        if not changed:
-            break
+    """Each in turn, the older first, gets what is cheapest for it now; then whoever still fits."""
+    _older_first(competitors, able, plan)
+    for number in able:
+        _again(book, competitors[number], number, plan)
     for number in able:
         if plan[number] is None:
             _again(book, competitors[number], number, plan)
 
 
-def _again(book: Book, competitor: Competitor, number: int, plan: list[Placement | None]) -> bool:
-    """Whether placing it once more, for itself, is a change."""
+def _older_first(competitors: Sequence[Competitor], able: list[int], plan: list[Placement | None]) -> None:
+    """Of those who ask for the very same, the older are placed: it makes no difference to the gains."""
+    alike: dict[Competitor, list[int]] = {}
+    for number in able:
+        alike.setdefault(competitors[number], []).append(number)
+    for numbers in alike.values():
+        placed = [plan[number] for number in numbers if plan[number] is not None]
+        for number, placement in zip_longest(numbers, placed):
+            plan[number] = placement
+
+
+def _again(book: Book, competitor: Competitor, number: int, plan: list[Placement | None]) -> None:
+    """Places it once more, for itself."""
     before = plan[number]
     if before is not None:
         take(book, before, -1)
     after = plan[number] = cheapest(book, competitor.request)
     if after is not None:
         take(book, after)
-    return after != before

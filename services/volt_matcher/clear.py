@@ -12,8 +12,8 @@ from volt.contracts.ids import GpuUuid, JobId, NodeId, lease_id
 from volt.contracts.market import Gang, Grant, MarketCleared, Waiting
 from volt.contracts.messages import MESSAGE_BYTES_MAX, encode
 from volt_matcher.choose import choose, take
-from volt_matcher.contest import Competitor
 from volt_matcher.explain import Unplaced, news
+from volt_matcher.fields import Competitor
 from volt_matcher.lots import Lot, LotId
 from volt_matcher.place import Placement, cheapest
 from volt_matcher.state import Opening, Placed, State, openings

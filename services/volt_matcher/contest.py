@@ -6,27 +6,19 @@ eight GPUs free on one fabric are then the lowest bits of `available[8] & eligib
 Money here is micro-dollars per hour times `UNIT`, so that weights (per mille) and preferences (per cent) stay integers.
 """
 
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from volt_matcher.feasible import is_excluded, suits
+from volt.contracts.jobs import Level
+from volt_matcher.fields import PERMILLE, Competitor, Fields, gather
 from volt_matcher.ladder import Rung
 from volt_matcher.lots import Lot, Reach, Request, Shape, level_of, shapes_allowed
 from volt_matcher.place import PERCENT
-from volt_matcher.topology import LEVELS
+from volt_matcher.topology import LEVELS, shared
 
-PERMILLE = 1000
 UNIT = PERMILLE * PERCENT
 NEVER = 1 << 200
 """More than anything costs."""
-
-
-class Competitor(NamedTuple):
-    """A request and how much its gains count, per mille. Competitors are given in the order of age."""
-
-    request: Request
-    weight_permille: int = PERMILLE
 
 
 class Choice(NamedTuple):
@@ -59,10 +51,17 @@ class Contest:
         self.tenants: list[set[int]] = [set() for _ in ordered]
         self.steps = 0
         self.changes = 0
+        self.gains = 0
+        """Of the whole plan."""
         self._whole = list(self.free)
         self._sizes = sorted({shape.gpus_per_node for one in competitors for shape in one.request.shapes})
+        most = max(self.free, default=0)
+        self._crossed = [
+            {gpus: self._between(before, before + gpus) for gpus in range(-before, most - before + 1)}
+            for before in range(most + 1)
+        ]
         self._name_domains()
-        self._name_fields()
+        self._eligible = Fields(self.lots, competitors)
         self.prices = [0] * len(ordered)
         self.renumber(self.prices)
         self.limit = [self._limit(one) for one in competitors]
@@ -80,11 +79,12 @@ class Contest:
         for lot in order:
             bit[lot] = one
             one <<= 1
-        self._masks = _gather(self._domain_lots, bit)
-        self._number_fields()
+        self._masks = gather(self._domain_lots, bit)
+        self._fields = self._eligible.bits(bit)
         self.available = self._at_least(self.free)
         self.at_first = self._at_least(self._whole)
         self.changes += 1
+        self._untouched = self.changes
         self._changed = [self.changes] * len(self._masks)
         self._costs: list[dict[Choice, tuple[int, int]]] = [{} for _ in self.competitors]
 
@@ -92,8 +92,8 @@ class Contest:
         """The cheapest way, shadow prices counted, to serve a competitor out of what is available."""
         self.steps += 1
         best_cost, best_choice, best_lots = NEVER, None, 0
-        known, fields, masks, changed = self._costs[number], self._fields, self._masks, self._changed
-        is_now = available is self.available
+        known, fields, masks = self._costs[number], self._fields, self._masks
+        changed = self._changed if available is self.available else [self._untouched] * len(masks)
         for choice in self.choices[number]:
             least, domain, _, gpus, _, field = choice
             if least >= best_cost:
@@ -103,13 +103,12 @@ class Contest:
                 cost = self._cost(lots, choice)
             else:
                 lots &= masks[domain]
-                cached = known.get(choice) if is_now else None
+                cached = known.get(choice)
                 if cached is not None and cached[0] == changed[domain]:
                     cost = cached[1]
                 else:
                     cost = self._cost(lots, choice)
-                    if is_now:
-                        known[choice] = (changed[domain], cost)
+                    known[choice] = (changed[domain], cost)
             if cost < best_cost:
                 best_cost, best_choice, best_lots = cost, choice, lots
         if best_choice is None:
@@ -121,6 +120,16 @@ class Contest:
         self.steps += 1
         lots = self.available[choice.gpus] & self.reach(choice)
         return self._take_lowest(number, choice, lots) if lots.bit_count() >= choice.nodes else None
+
+    def taking(self, number: int, choice: Choice, lots: tuple[int, ...]) -> Taken:
+        """What the competitor gains from these lots."""
+        asked_microusd = sum([self.asks_microusd[lot] for lot in lots])
+        return (self.limit[number] - choice.gpus * choice.factor * asked_microusd, choice, lots)
+
+    def traits(self, lot: int) -> tuple[object, ...]:
+        """All that anybody here could tell one lot from another by, but for what is free of it."""
+        fields = tuple([bool(field & self._bit[lot]) for field in self._fields])
+        return (self.asks_microusd[lot], self.prices[lot], fields, tuple(self._domains_of[lot]))
 
     def reach(self, choice: Choice) -> int:
         """The lots that the choice could use, as bits."""
@@ -136,6 +145,11 @@ class Contest:
             bits ^= low
         return lots
 
+    def beside(self, lot: int) -> list[int]:
+        """The lots of the narrowest domain that the lot is in; all if it is in none."""
+        domains = self._domains_of[lot]
+        return self._domain_lots[domains[0]] if domains else list(range(len(self.lots)))
+
     def put(self, number: int, taken: Taken) -> None:
         """Gives a competitor what was found for it."""
         gpus = taken[1].gpus
@@ -143,6 +157,7 @@ class Contest:
         for lot in taken[2]:
             self.tenants[lot].add(number)
         self.taken[number] = taken
+        self.gains += taken[0]
 
     def remove(self, number: int) -> Taken:
         """Takes it away again."""
@@ -152,13 +167,17 @@ class Contest:
         for lot in taken[2]:
             self.tenants[lot].discard(number)
         self.taken[number] = None
+        self.gains -= taken[0]
         return taken
 
     def empty(self) -> None:
         """Takes everything away."""
-        for number, taken in enumerate(self.taken):
-            if taken is not None:
-                self.remove(number)
+        self.free, self.available = list(self._whole), dict(self.at_first)
+        self.taken = [None] * len(self.competitors)
+        self.gains = 0
+        for tenants in self.tenants:
+            tenants.clear()
+        self._changed = [self._untouched] * len(self._masks)
 
     def load(self, plan: Sequence[Taken | None]) -> None:
         """Makes this the plan."""
@@ -169,24 +188,18 @@ class Contest:
             if taken is not None and self.taken[number] is None:
                 self.put(number, taken)
 
-    def gains(self) -> int:
-        """Of the whole plan."""
-        return sum([taken[0] for taken in self.taken if taken is not None])
-
     def priced(self, taken: Taken) -> int:
         """The gains less the shadow prices."""
         prices = self.prices
         return taken[0] - taken[1].gpus * sum([prices[lot] for lot in taken[2]])
 
     def _take_lowest(self, number: int, choice: Choice, bits: int) -> Taken:
-        order, asks_microusd, lots, asked_microusd = self._order, self.asks_microusd, [], 0
+        order, lots = self._order, []
         for _ in range(choice.nodes):
             low = bits & -bits
-            lot = order[low.bit_length() - 1]
-            lots.append(lot)
-            asked_microusd += asks_microusd[lot]
+            lots.append(order[low.bit_length() - 1])
             bits ^= low
-        return (self.limit[number] - choice.gpus * choice.factor * asked_microusd, choice, tuple(lots))
+        return self.taking(number, choice, tuple(lots))
 
     def _cost(self, bits: int, choice: Choice) -> int:
         if bits.bit_count() < choice[2]:
@@ -200,19 +213,30 @@ class Contest:
             bits ^= low
         return choice[3] * (choice[4] * asked_microusd + priced)
 
-    def _shift(self, lots: Iterable[int], gpus: int) -> None:
-        free, available, sizes, changed = self.free, self.available, self._sizes, self._changed
+    def _shift(self, lots: tuple[int, ...], gpus: int) -> None:
+        free, available, bit, changed = self.free, self.available, self._bit, self._changed
         self.changes += 1
+        before = free[lots[0]]
+        if [free[lot] for lot in lots].count(before) == len(lots):
+            bits, after = sum([bit[lot] for lot in lots]), before + gpus
+            for size in self._crossed[before][gpus]:
+                available[size] ^= bits
+            for lot in lots:
+                free[lot] = after
+        else:
+            for lot in lots:
+                before = free[lot]
+                free[lot] = before + gpus
+                for size in self._crossed[before][gpus]:
+                    available[size] ^= bit[lot]
         for lot in lots:
-            before = free[lot]
-            after = free[lot] = before + gpus
-            low, high = (after, before) if gpus < 0 else (before, after)
-            bit = self._bit[lot]
-            for size in sizes:
-                if low < size <= high:
-                    available[size] ^= bit
             for domain in self._domains_of[lot]:
                 changed[domain] = self.changes
+
+    def _between(self, one: int, other: int) -> tuple[int, ...]:
+        """The sizes that fit into the larger number of GPUs and not into the smaller."""
+        low, high = min(one, other), max(one, other)
+        return tuple(size for size in self._sizes if low < size <= high)
 
     def _at_least(self, free: list[int]) -> dict[int, int]:
         """For each size, the lots with so many GPUs free."""
@@ -251,63 +275,13 @@ class Contest:
                 self._domain_lots[domain].append(number)
                 self._domains_of[number].append(domain)
 
-    def _name_fields(self) -> None:
-        """Numbers the sets of lots that somebody could use at all, whatever else goes on: by terms, model and cap."""
-        kinds: dict[tuple[object, ...], int] = {}
-        self._kind_lots: list[list[int]] = []
-        for number, lot in enumerate(self.lots):
-            kind = kinds.setdefault(_kind(lot), len(self._kind_lots))
-            if kind == len(self._kind_lots):
-                self._kind_lots.append([])
-            self._kind_lots[kind].append(number)
-        terms: dict[tuple[object, ...], int] = {}
-        fields: dict[tuple[int, int], int] = {}
-        self._terms: list[tuple[list[int], list[int]]] = []
-        self._field_of: dict[tuple[int, Shape, str], int] = {}
-        for number, (request, _) in enumerate(self.competitors):
-            for shape in shapes_allowed(request):
-                for model in sorted(request.models):
-                    key = (*_asked(request), model, shape.gpus_per_node)
-                    if key not in terms:
-                        terms[key] = len(self._terms)
-                        self._terms.append(self._suiting(request, model, shape.gpus_per_node))
-                    cap_microusd = request.cap_microusd_per_gpu_hour
-                    assert cap_microusd is not None, "who competes has a cap"
-                    affordable = bisect_right(self.asks_microusd, cap_microusd)
-                    field = fields.setdefault((terms[key], affordable), len(fields))
-                    self._field_of[number, shape, model] = field
-        self._field_keys = list(fields)
-
-    def _suiting(self, request: Request, model: str, gpus: int) -> tuple[list[int], list[int]]:
-        """The kinds of lots that suit a request, and the lots of those kinds that it may not have all the same."""
-        kinds = [
-            kind
-            for kind, lots in enumerate(self._kind_lots)
-            if self.lots[lots[0]].model == model and suits(self.lots[lots[0]], request, gpus)
-        ]
-        if not (request.excluded or request.providers_excluded or request.barred):
-            return kinds, []
-        return kinds, [lot for kind in kinds for lot in self._kind_lots[kind] if is_excluded(self.lots[lot], request)]
-
-    def _number_fields(self) -> None:
-        bit, kinds = self._bit, _gather(self._kind_lots, self._bit)
-        suiting = [
-            sum([kinds[kind] for kind in suited]) & ~sum([bit[lot] for lot in excluded])
-            for suited, excluded in self._terms
-        ]
-        affordable, bits, at = dict[int, int](), 0, 0
-        for count in sorted({count for _, count in self._field_keys}):
-            bits |= sum(bit[at:count])
-            affordable[count], at = bits, count
-        self._fields = [suiting[terms] & affordable[count] for terms, count in self._field_keys]
-
     def _choices(self, number: int) -> tuple[Choice, ...]:
         """Every way to serve a competitor that would do if nobody else were there, cheapest first."""
         request, weight_permille = self.competitors[number]
         found = []
         for shape in shapes_allowed(request):
             for model in sorted(request.models):
-                field = self._field_of[number, shape, model]
+                field = self._eligible.of[number, shape, model]
                 for domain, percent in self._extents(request, shape, model):
                     choice = Choice(0, domain, *shape, weight_permille * percent, field)
                     least = self._cost(self.at_first[shape.gpus_per_node] & self.reach(choice), choice)
@@ -318,8 +292,8 @@ class Contest:
     def _extents(self, request: Request, shape: Shape, model: str) -> Iterable[tuple[int, int]]:
         """Domains to look in, and the percentage at which costs in them count."""
         preferred, less = request.preferred, PERCENT - request.preferred_percent
-        level: Reach = level_of(request, shape.nodes)
-        held = "nvlink" if shape.nodes == 1 else level
+        level = level_of(request, shape.nodes)
+        held: Reach = "nvlink" if shape.nodes == 1 else level
         is_always = preferred is not None and WIDTH[held] <= WIDTH[preferred]
         percent = less if is_always else PERCENT
         if level == "any":
@@ -327,51 +301,12 @@ class Contest:
         else:
             yield from ((domain, percent) for domain in self._of_model(level, model))
         if preferred is not None and not is_always:
-            yield from ((domain, less) for domain in self._of_model(preferred, model))
+            inside = [domain for domain in self._of_model(preferred, model) if self._is_inside(domain, level)]
+            yield from ((domain, less) for domain in inside)
+
+    def _is_inside(self, domain: int, level: Level) -> bool:
+        """Whether the domain is within one of this level; a fabric may be at several sites."""
+        return bool(shared((self.lots[lot].domains for lot in self._domain_lots[domain]), level))
 
     def _of_model(self, level: Reach, model: str) -> list[int]:
         return [domain for (of, _), domain in self._levels.get(level, {}).items() if of == model]
-
-
-def _gather(groups: Iterable[list[int]], bit: list[int]) -> list[int]:
-    """The bits of each group together."""
-    return [sum([bit[lot] for lot in lots]) for lots in groups]
-
-
-def _kind(lot: Lot) -> tuple[object, ...]:
-    """All that `suits` looks at: lots that are equal in this suit the same requests."""
-    return (
-        lot.model,
-        lot.place.region,
-        lot.place.country,
-        lot.memory_mib,
-        lot.interface,
-        lot.bandwidth_gbps,
-        lot.tier,
-        lot.reliability_permille,
-        lot.min_gpus,
-        lot.max_duration_seconds,
-        lot.available_from_ms,
-        lot.available_until_ms,
-    )
-
-
-def _asked(request: Request) -> tuple[object, ...]:
-    """All of a request that `suits` and `is_excluded` look at."""
-    assert not request.home, "what must be beside something is placed for itself"
-    return (
-        request.min_memory_mib,
-        request.interface,
-        request.min_bandwidth_gbps,
-        request.min_reliability_permille,
-        request.tier,
-        request.regions,
-        request.regions_denied,
-        request.countries,
-        request.countries_denied,
-        request.excluded,
-        request.providers_excluded,
-        request.barred,
-        request.at_ms,
-        request.duration_seconds,
-    )

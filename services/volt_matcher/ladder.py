@@ -98,12 +98,11 @@ class Branch:
             self._heads[gpus], self._known[gpus], self._stale[gpus] = [], {}, set(self.ladders)
         heads, known, stale = self._heads[gpus], self._known[gpus], self._stale[gpus]
         for name in stale:
-            head, before = self.ladders[name].head(gpus), known.get(name)
-            if head is before:
-                continue
+            before = known.pop(name, None)
             if before is not None:
                 del heads[bisect_left(heads, (before, name))]
-                del known[name]
+        for name in stale:  # Not before the old ones are gone: a lot that moved must not be there twice.
+            head = self.ladders[name].head(gpus)
             if head is not None:
                 insort(heads, (head, name))
                 known[name] = head

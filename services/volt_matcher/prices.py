@@ -8,7 +8,6 @@ competitors are also placed one after the other at these prices; the best plan o
 
 from volt_matcher.contest import Contest, Taken
 
-ROUNDS = 24
 DENSITIES = ((1, 1), (4, 3), (2, 1))
 """Orders to begin with: gains to this power over GPUs to that one, greatest first."""
 STEP_PERMILLE = 1000
@@ -27,19 +26,24 @@ class Priced:
         self.gains = -1
         self.bound = -1
         self.prices = list(contest.prices)
+        self.bound_prices = self.prices
+        """The prices that prove the bound."""
+        self.surplus = [0] * len(contest.competitors)
+        """What each would gain at those prices."""
+        self.alone: list[int] = []
+        """What each would gain if nobody else were there."""
 
     def keep(self) -> None:
         """The contest's plan, if it is better than what was kept."""
-        gains = self.contest.gains()
-        if gains > self.gains:
-            self.gains, self.plan = gains, list(self.contest.taken)
+        if self.contest.gains > self.gains:
+            self.gains, self.plan = self.contest.gains, list(self.contest.taken)
 
 
 def by_prices(contest: Contest, rounds: int) -> Priced:
     """Plans by shadow prices."""
     priced, numbers = Priced(contest), range(len(contest.competitors))
-    worth = [contest.best(number, contest.at_first) for number in numbers]
-    alone = [one[0] if one else 0 for one in worth]
+    found = [contest.best(number, contest.at_first) for number in numbers]
+    alone = priced.alone = [one[0] if one else 0 for one in found]
     for up, down in DENSITIES:
         _greedy(priced, [gains**up * 1000 // size**down for gains, size in zip(alone, contest.size, strict=True)])
     step_permille, stalled = STEP_PERMILLE, 0
@@ -48,7 +52,7 @@ def by_prices(contest: Contest, rounds: int) -> Priced:
         contest.renumber(priced.prices)
         bound, surplus, excess = _relaxed(contest)
         if priced.bound < 0 or bound < priced.bound:
-            priced.bound, stalled = bound, 0
+            priced.bound, priced.bound_prices, priced.surplus, stalled = bound, priced.prices, surplus, 0
         else:
             stalled += 1
         if stalled > STALLED_ROUNDS_MAX:
