@@ -1,132 +1,197 @@
 """A pass: who gets which GPUs at what price, and why the others wait.
 
-One walk over what is to be matched, older jobs first; each gang is granted whole, at its own price, or not at all.
-A pass is a function of state and instant, so whoever folds the log up to `through_seq` can repeat it, byte for byte.
+Replacements come first, the older jobs' first; then the gangs of the jobs that wait are chosen together. Each gang is
+granted whole, at its own price, or not at all. A pass is a function of state and instant, so whoever folds the log up
+to `through_seq` can repeat it, byte for byte.
 """
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import replace
-from itertools import islice
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
-from volt.contracts.ids import lease_id
-from volt.contracts.market import Gang, Grant, MarketCleared, Waiting
+from volt.contracts.ids import GpuUuid, JobId, NodeId, lease_id
+from volt.contracts.market import Expired, Gang, Grant, MarketCleared, Quote, Waiting
 from volt.contracts.messages import MESSAGE_BYTES_MAX, encode
-from volt_matcher.book import Book
-from volt_matcher.explain import TOO_LARGE, explain
-from volt_matcher.feasible import Shortfall
-from volt_matcher.place import Placement
-from volt_matcher.state import Opening, Placed, Reason, State, openings
+from volt_matcher.choose import choose, take
+from volt_matcher.explain import Unplaced, news, reason_of
+from volt_matcher.fields import Competitor
+from volt_matcher.lots import Lot, LotId
+from volt_matcher.place import Placement, cheapest
+from volt_matcher.state import FIRST_ATTEMPT, Opening, Placed, Queued, State, first_request, openings
+from volt_matcher.survey import Survey
 
 HEAD_BYTES_MAX = 1024
 ITEMS_BYTES_MAX = MESSAGE_BYTES_MAX - HEAD_BYTES_MAX
 """What gangs and reasons may take of a market message, commas included."""
-REASONS_PER_PASS_MAX = 32
-"""Reasons are dear to find, and grants should not wait for them."""
-
-
-class _Granted(NamedTuple):
-    gangs: tuple[Gang, ...]
-    unplaced: tuple[Opening, ...]
+QUOTES_PER_PASS_MAX = 64
 
 
 def clear(state: State, at_ms: int) -> MarketCleared | None:
     """The next market message; None if there is nothing to say. What has no room in it is for the pass after it."""
-    book = Book(state.nodes, ((lease.job, lease.node) for lease in state.leases.values()))
-    granted = _grant(state, book)
-    waiting = tuple(_reasons(state, book, granted))
-    if not granted.gangs and not waiting:
+    message = _Message(state)
+    vacancies, first = openings(state, at_ms)
+    try:
+        message.replace_members(vacancies)
+        message.place(first)
+        message.explain()
+        message.expire(at_ms)
+        message.quote(at_ms)
+    finally:
+        state.book.give_back()
+    if not (message.gangs or message.waiting or message.expired or message.quotes):
         return None
-    return MarketCleared(through_seq=state.seq, at_ms=at_ms, gangs=granted.gangs, waiting=waiting)
+    return MarketCleared(
+        through_seq=state.seq,
+        at_ms=at_ms,
+        gangs=tuple(message.gangs),
+        waiting=tuple(message.waiting),
+        expired=tuple(message.expired),
+        quotes=tuple(message.quotes),
+    )
 
 
-def _grant(state: State, book: Book) -> _Granted:
-    gangs, unplaced, room_bytes = list[Gang](), list[Opening](), ITEMS_BYTES_MAX
-    leases: Counter[str] = Counter()
-    for wanted in openings(state):
-        opening = _apart(wanted, book)
-        placed = book.fit(opening.request)
-        if isinstance(placed, Shortfall):
-            unplaced.append(opening)
-            continue
-        gang = _gang(opening, placed, _leases_granted(state, opening) + leases[opening.job])
+@dataclass
+class _Message:
+    """The message as it grows."""
+
+    state: State
+    gangs: list[Gang] = field(default_factory=list)
+    waiting: list[Waiting] = field(default_factory=list)
+    expired: list[Expired] = field(default_factory=list)
+    quotes: list[Quote] = field(default_factory=list)
+    unplaced: list[Unplaced] = field(default_factory=list)
+    room_bytes: int = ITEMS_BYTES_MAX
+    is_full: bool = False
+    """Something had no room: it comes first in the next pass, and nothing younger may overtake it."""
+    _leases: Counter[JobId] = field(default_factory=Counter)
+    _sold: Counter[LotId] = field(default_factory=Counter)
+
+    def replace_members(self, vacancies: list[Opening]) -> None:
+        """One after the other. A job gets no second lease on a node before its first one there is cleared."""
+        held = _held(self.state, {opening.job for opening in vacancies})
+        for vacancy in vacancies:
+            nodes = held[vacancy.job]
+            request = replace(vacancy.request, excluded=vacancy.request.excluded.union(nodes))
+            opening = vacancy._replace(request=request)
+            placed = cheapest(self.state.book, request)
+            if placed is None:
+                self.unplaced.append(Unplaced(opening))
+                continue
+            take(self.state.book, placed)
+            nodes.update(lot.node for lot in placed.lots)
+            self._append(self._gang(opening, placed, self._sold))
+
+    def place(self, first: list[Opening]) -> None:
+        """All together; again without those whose gang no message can hold, if there are any."""
+        waiting, book = list(first), self.state.book
+        while True:
+            plan = choose(book, [Competitor(opening.request) for opening in waiting])
+            sold = Counter(self._sold)
+            placed = [(opening, one) for opening, one in zip(waiting, plan, strict=True) if one is not None]
+            gangs = {opening.job: self._gang(opening, one, sold) for opening, one in placed}
+            too_large = {job for job, gang in gangs.items() if _size_bytes(gang) > ITEMS_BYTES_MAX}
+            if not too_large:
+                break
+            for _, one in placed:
+                take(book, one, -1)
+            self.unplaced += [Unplaced(opening, is_too_large=True) for opening in waiting if opening.job in too_large]
+            waiting = [opening for opening in waiting if opening.job not in too_large]
+        self.unplaced += [Unplaced(opening) for opening in waiting if opening.job not in gangs]
+        for gang in gangs.values():
+            self._append(gang)
+
+    def explain(self) -> None:
+        """What is new about the jobs that wait, against the supply that the grants leave, as far as there is room."""
+        by_age = sorted(self.unplaced, key=lambda one: self.state.jobs[one.opening.job].admitted_seq)
+        for waiting in news(self._survey, by_age):
+            if self._has_room(waiting):
+                self.waiting.append(waiting)
+
+    def expire(self, at_ms: int) -> None:
+        """Those that no longer wait, having got nothing in this pass either."""
+        for opening, _ in self.unplaced:
+            job = self.state.jobs[opening.job]
+            if isinstance(job, Queued) and job.expires_ms is not None and job.expires_ms <= at_ms:
+                expired = Expired(job=opening.job, account=opening.account)
+                if self._has_room(expired):
+                    self.expired.append(expired)
+
+    def quote(self, at_ms: int) -> None:
+        """What those who only ask would get of what the grants leave, the older questions first."""
+        by_age = sorted(self.state.quotes.items(), key=lambda one: one[1].asked_seq)
+        for name, quoting in by_age[:QUOTES_PER_PASS_MAX]:
+            request = first_request(quoting.spec, quoting.spec.max_price_microusd_per_gpu_hour, at_ms)
+            opening = Opening(name, quoting.account, 1, FIRST_ATTEMPT, 0, request)
+            placed = cheapest(self.state.book, request)
+            if placed is None:
+                quote = Quote(quote=name, account=quoting.account, waiting=reason_of(self._survey, opening))
+            else:
+                gang = self._gang(opening, placed, Counter(self._sold))
+                quote = Quote(quote=name, account=quoting.account, gang=gang)
+            if not self._has_room(quote):
+                return  # It is answered in the next message.
+            self.quotes.append(quote)
+
+    @cached_property
+    def _survey(self) -> Survey:
+        return Survey(self.state)
+
+    def _has_room(self, item: Waiting | Expired | Quote) -> bool:
+        """Whether there is room for the item, which it then takes."""
+        size_bytes = _size_bytes(item)
+        if size_bytes > self.room_bytes:
+            return False
+        self.room_bytes -= size_bytes
+        return True
+
+    def _append(self, gang: Gang) -> None:
         size_bytes = _size_bytes(gang)
-        if size_bytes > ITEMS_BYTES_MAX:
-            unplaced.append(opening)
-            continue
-        if size_bytes > room_bytes:
-            break  # It comes first in the next pass; nothing younger may overtake it.
-        gangs.append(gang)
-        room_bytes -= size_bytes
-        leases[opening.job] += len(gang.grants)
-        book.take(opening.job, placed)
-    return _Granted(tuple(gangs), tuple(unplaced))
+        self.is_full = self.is_full or size_bytes > self.room_bytes
+        if not self.is_full:
+            self.room_bytes -= size_bytes
+            self.gangs.append(gang)
+            self._leases[gang.job] += len(gang.grants)
 
-
-def _apart(opening: Opening, book: Book) -> Opening:
-    """A job gets no second lease on a node before its first one there is cleared."""
-    request = opening.request
-    return opening._replace(request=replace(request, excluded=request.excluded | book.held_by(opening.job)))
-
-
-def _gang(opening: Opening, placed: Placement, leases_granted: int) -> Gang:
-    grants = tuple(
-        Grant(
-            lease=lease_id(opening.job, leases_granted + place + 1),
-            rank=opening.rank + place,
-            node=seat.node.id,
-            provider=seat.node.provider,
-            gpus=seat.gpus,
+    def _gang(self, opening: Opening, placed: Placement, sold: Counter[LotId]) -> Gang:
+        job = self.state.jobs.get(opening.job)
+        granted = (job.leases_granted if isinstance(job, Placed) else 0) + self._leases[opening.job]
+        return Gang(
+            job=opening.job,
+            account=opening.account,
+            generation=opening.generation,
+            attempt=opening.attempt,
+            grants=tuple(
+                Grant(
+                    lease=lease_id(opening.job, granted + place + 1),
+                    rank=opening.rank + place,
+                    node=lot.node,
+                    provider=lot.provider,
+                    gpus=_next_gpus(lot, placed.gpus_per_node, sold),
+                )
+                for place, lot in enumerate(placed.lots)
+            ),
+            model=placed.lots[0].model,
+            price_microusd_per_gpu_hour=placed.price_microusd_per_gpu_hour,
+            domain=placed.domain,
         )
-        for place, seat in enumerate(placed.seats)
-    )
-    return Gang(
-        job=opening.job,
-        account=opening.account,
-        generation=opening.generation,
-        attempt=opening.attempt,
-        grants=grants,
-        price_microusd_per_gpu_hour=placed.price_microusd_per_gpu_hour,
-        domain=placed.domain,
-    )
 
 
-def _leases_granted(state: State, opening: Opening) -> int:
-    job = state.jobs[opening.job]
-    return job.leases_granted if isinstance(job, Placed) else 0
+def _next_gpus(lot: Lot, count: int, sold: Counter[LotId]) -> tuple[GpuUuid, ...]:
+    """The lot's next GPUs, by UUID, that this pass has not sold yet."""
+    start = sold[lot.key]
+    sold[lot.key] += count
+    assert sold[lot.key] <= len(lot.free), f"{lot.node} is sold beyond what is free"
+    return lot.free[start : sold[lot.key]]
 
 
-def _reasons(state: State, book: Book, granted: _Granted) -> Iterator[Waiting]:
-    """What is new about the jobs that wait, against the supply that the grants leave. One reason for each job."""
-    room_bytes = ITEMS_BYTES_MAX - sum(map(_size_bytes, granted.gangs))
-    everything = book.if_all_were_free()
-    for opening, short, reason in islice(_news(state, book, everything, granted), REASONS_PER_PASS_MAX):
-        waiting = explain(book, opening, short, reason)
-        size_bytes = _size_bytes(waiting)
-        if size_bytes <= room_bytes:
-            room_bytes -= size_bytes
-            yield waiting
+def _held(state: State, jobs: set[JobId]) -> dict[JobId, set[NodeId]]:
+    """The nodes on which each of these jobs holds a lease."""
+    held: dict[JobId, set[NodeId]] = {job: set() for job in jobs}
+    for lease in state.leases.values() if jobs else ():
+        if lease.job in held:
+            held[lease.job].add(lease.node)
+    return held
 
 
-def _news(state: State, book: Book, everything: Book, granted: _Granted) -> Iterator[tuple[Opening, Shortfall, Reason]]:
-    """The jobs whose reason is another than they were told."""
-    seen = set[str]()
-    for opening in granted.unplaced:
-        if opening.job in seen:
-            continue
-        seen.add(opening.job)
-        short = _shortfall(book.fit(opening.request))
-        is_infeasible = short.binding == TOO_LARGE or isinstance(everything.fit(opening.request), Shortfall)
-        reason = Reason(short.binding, is_infeasible)
-        if reason != state.reasons.get(opening.job):
-            yield opening, short, reason
-
-
-def _shortfall(outcome: Placement | Shortfall) -> Shortfall:
-    """Supply only shrinks in a pass, so what fits after it and was not granted is a gang that no message can hold."""
-    return outcome if isinstance(outcome, Shortfall) else Shortfall(TOO_LARGE, (), ())
-
-
-def _size_bytes(item: Gang | Waiting) -> int:
+def _size_bytes(item: Gang | Waiting | Expired | Quote) -> int:
     return len(encode(item)) + 1

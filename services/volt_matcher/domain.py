@@ -10,7 +10,7 @@ from dataclasses import replace
 from volt.contracts.bids import BidAccepted, BidRejected, BidWithdrawn
 from volt.contracts.clusters import ClusterEvent, ClusterForming, ClusterReleased, LeaseCleared, MembersWanted
 from volt.contracts.ids import JobId
-from volt.contracts.jobs import JobAdmitted, JobEvent, JobReleaseAccepted, JobSpec
+from volt.contracts.jobs import JobAdmitted, JobEvent, JobReleaseAccepted, JobSpec, QuoteAdmitted
 from volt.contracts.ledger import FundsExhausted, JobClosed, JobFunded, JobUnfunded, LedgerEvent, MembersFunded
 from volt.contracts.log import Entry
 from volt.contracts.market import Gang, MarketCleared
@@ -22,6 +22,7 @@ from volt_matcher.state import (
     FundedVacancy,
     Placed,
     Queued,
+    Quoting,
     Reason,
     State,
     Vacancy,
@@ -56,8 +57,11 @@ def _evolve_job(state: State, seq: int, event: JobEvent | ClusterEvent | LedgerE
     match event:
         case JobAdmitted(job=job) if job not in state.ended:
             state.jobs.setdefault(job, Admitted(event.account, seq, event.spec))
-        case JobFunded(job=job, cap_microusd_per_gpu_hour=cap_microusd):
-            _queue(state, job, cap_microusd)
+        case QuoteAdmitted(job=quote):
+            state.quotes[quote] = Quoting(event.account, seq, event.spec)
+            state.changes += 1
+        case JobFunded():
+            _queue(state, event)
         case MembersWanted():
             _want(state, event)
         case MembersFunded():
@@ -76,10 +80,14 @@ def _evolve_job(state: State, seq: int, event: JobEvent | ClusterEvent | LedgerE
             pass  # A refusal, a step of the cluster's own life, or money that is no condition of matching.
 
 
-def _queue(state: State, name: JobId, cap_microusd: int) -> None:
+def _queue(state: State, event: JobFunded) -> None:
+    name, cap_microusd = event.job, event.cap_microusd_per_gpu_hour
     job = state.jobs.get(name)
     if isinstance(job, Admitted):
-        state.jobs[name] = Queued(job.account, job.admitted_seq, job.spec, cap_microusd)
+        queued = Queued(job.account, job.admitted_seq, job.spec, cap_microusd, event.at_ms)
+        state.jobs[name] = queued
+        if queued.expires_ms is not None:
+            state.due_ms[name] = queued.expires_ms
         _reopen(state, name)
 
 
@@ -137,6 +145,10 @@ def _clear(state: State, cleared: MarketCleared) -> None:
     for waiting in cleared.waiting:
         if waiting.job in state.open:
             state.reasons[waiting.job] = Reason(waiting.binding, waiting.infeasible)
+    for expired in cleared.expired:
+        _end(state, expired.job)
+    for quote in cleared.quotes:
+        state.quotes.pop(quote.quote, None)
     state.changes += 1
 
 
@@ -146,7 +158,17 @@ def _grant(state: State, gang: Gang) -> None:
         case Queued() as job if gang.attempt == FIRST_ATTEMPT:
             supply.hold(state, gang)
             home = _home(state, job.spec, gang)
-            state.jobs[gang.job] = Placed(job.account, job.admitted_seq, job.spec, home, len(gang.grants))
+            state.due_ms.pop(gang.job, None)
+            state.jobs[gang.job] = Placed(
+                account=job.account,
+                admitted_seq=job.admitted_seq,
+                spec=job.spec,
+                home=home,
+                model=gang.model,
+                nodes=len(gang.grants),
+                gpus_per_node=len(gang.grants[0].gpus),
+                leases_granted=len(gang.grants),
+            )
         case Placed() as placed if gang.attempt not in {FIRST_ATTEMPT, *placed.filled}:
             answered = [one for one in placed.vacancies if _answers(gang, one)]
             if answered:
@@ -168,7 +190,7 @@ def _answers(gang: Gang, vacancy: Vacancy) -> bool:
 
 def _home(state: State, spec: JobSpec, gang: Gang) -> str:
     """The domain of the required level that the gang is in; empty if its nodes need not be together."""
-    if spec.shapes[0].nodes == 1 or spec.interconnect == "any":
+    if spec.interconnect in ("any", "nvlink"):
         return ""
     domains = [domains_of(state.places[grant.node]) for grant in gang.grants]
     # A node may have moved since the pass. The domain that the pass found may be narrower than required, never wider.
@@ -180,6 +202,7 @@ def _end(state: State, name: JobId) -> None:
     """Leaves the queue at once. What the job holds stays held until its nodes are clear."""
     state.ended.add(name)
     state.jobs.pop(name, None)
+    state.due_ms.pop(name, None)
     _reopen(state, name)
 
 

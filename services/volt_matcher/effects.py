@@ -10,13 +10,18 @@ from volt_matcher.state import State
 
 def effects(state: State, at_ms: int) -> tuple[Event, ...]:
     """The next market message. Once a pass had nothing to say, no other is tried until something changes."""
-    if not state.open or state.settled == state.changes:
+    if not (state.open or state.quotes) or (state.settled == state.changes and not _is_time(state, at_ms)):
         return ()
     cleared = clear(state, at_ms)
     if cleared is None:
-        state.settled = state.changes
+        state.settled, state.settled_ms = state.changes, at_ms
         return ()
     return (cleared,)
+
+
+def _is_time(state: State, at_ms: int) -> bool:
+    """Whether an instant has come since the last pass at which time alone makes a difference."""
+    return any(state.settled_ms < due_ms <= at_ms for due_ms in state.due_ms.values())
 
 
 DEFINITION = Definition(

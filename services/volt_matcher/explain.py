@@ -1,24 +1,67 @@
-"""Why a job waits, and what would clear now. Everything offered here was found by the same `fit` that grants."""
+"""Why a job waits, and what would clear now."""
 
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
+from typing import NamedTuple
 
-from volt.contracts.jobs import NODES_MAX
-from volt.contracts.market import Alternative, Waiting
+from volt.contracts.market import Waiting
 from volt.contracts.units import format_usd
-from volt_matcher.book import Book
-from volt_matcher.feasible import Request, Shortfall, crowd, usable_count
-from volt_matcher.place import Placement
+from volt_matcher.alternatives import alternatives, nodes_in_words
+from volt_matcher.lots import Request, level_of
 from volt_matcher.state import FIRST_ATTEMPT, Opening, Reason
-from volt_matcher.topology import broader_than
+from volt_matcher.survey import Shortfall, Survey
 
-ALTERNATIVES_MAX = 3
+REASONS_PER_PASS_MAX = 32
+"""Reasons are dear to find, and grants should not wait for them."""
 TOO_LARGE = "message_size"
 """What binds when a gang fits the market and no message."""
 
 
-def explain(book: Book, opening: Opening, short: Shortfall, reason: Reason) -> Waiting:
+_TOO_LARGE = Shortfall(TOO_LARGE, 0, 0, (), 0, 0, 0)
+
+
+class Unplaced(NamedTuple):
+    """What a pass could not place."""
+
+    opening: Opening
+    is_too_large: bool = False
+
+
+def news(survey: Survey, unplaced: Iterable[Unplaced]) -> Iterator[Waiting]:
+    """What is new about the jobs that wait: one reason for each whose reason is another than it was told."""
+    return islice(_news(survey, unplaced), REASONS_PER_PASS_MAX)
+
+
+def reason_of(survey: Survey, opening: Opening) -> Waiting:
+    """Why a request that is only asked about gets nothing now. A gang that no message can hold is granted to nobody."""
+    short = survey.shortfall(opening.request) or _TOO_LARGE
+    return _waiting(survey, opening, short, Reason(short.binding, _is_infeasible(survey, opening.request)))
+
+
+def _is_infeasible(survey: Survey, request: Request) -> bool:
+    """Whether no shape of it would fit if nothing were leased."""
+    shapes = (replace(request, shapes=(shape,)) for shape in request.shapes)
+    return all(survey.shortfall(one, if_all_were_free=True) is not None for one in shapes)
+
+
+def _news(survey: Survey, unplaced: Iterable[Unplaced]) -> Iterator[Waiting]:
+    seen = set[str]()
+    for opening, is_too_large in unplaced:
+        if opening.job in seen:
+            continue
+        seen.add(opening.job)
+        short = None if is_too_large else survey.shortfall(opening.request)
+        if short is None:
+            assert is_too_large, f"{opening.job} fits and was left out"
+            short = _TOO_LARGE
+        is_infeasible = is_too_large or _is_infeasible(survey, opening.request)
+        reason = Reason(short.binding, is_infeasible)
+        if reason != survey.reasons.get(opening.job):
+            yield _waiting(survey, opening, short, reason)
+
+
+def _waiting(survey: Survey, opening: Opening, short: Shortfall, reason: Reason) -> Waiting:
     """What a job is told that waits. A running cluster cannot change its request, so it is offered no other."""
     is_first = opening.attempt == FIRST_ATTEMPT
     message = _message(opening.request, short)
@@ -30,156 +73,69 @@ def explain(book: Book, opening: Opening, short: Shortfall, reason: Reason) -> W
         message=message if is_first else f"replacement of rank {opening.rank}: {message}",
         infeasible=reason.infeasible,
         funnel=short.funnel,
-        alternatives=_alternatives(book, opening.request) if is_changeable else (),
+        alternatives=alternatives(survey.book, opening.request) if is_changeable else (),
     )
 
 
 def _message(request: Request, short: Shortfall) -> str:
     """One line for a person: what the binding filter found, and what was needed."""
-    if short.binding == TOO_LARGE:
-        return f"a grant of {_nodes(request.nodes)} is larger than a message may be; ask for fewer"
-    kept, needed = short.kept, _nodes(request.nodes)
+    kept, needed = short.kept, nodes_in_words(request.nodes)
     match short.binding:
+        case "message_size":
+            return f"a grant of {needed} is larger than a message may be; ask for fewer"
         case "alive":
-            return f"{kept} of {_nodes(len(short.shown))} on offer alive, {needed} needed"
+            return f"{kept} of {nodes_in_words(short.shown)} on offer alive, {needed} needed"
         case "excluded":
-            return f"{_nodes(kept)} left that the job may still go to, {needed} needed"
+            return f"{nodes_in_words(kept)} left that the job may still go to, {needed} needed"
         case "model":
-            return f"{_nodes(kept)} with {' or '.join(sorted(request.models))}, {needed} needed"
+            return f"{nodes_in_words(kept)} with {' or '.join(sorted(request.models))}, {needed} needed"
         case "memory":
-            return f"{_nodes(kept)} with GPUs of {request.min_memory_mib} MiB, {needed} needed"
+            return f"{nodes_in_words(kept)} with GPUs of {request.min_memory_mib} MiB, {needed} needed"
         case "free_gpus":
             return _of_free_gpus(request, short)
         case "interconnect":
             return _of_interconnect(request, short)
         case "region":
-            return f"{_nodes(kept)} in the regions asked for, {needed} needed{_together(request)}"
+            return f"{nodes_in_words(kept)} in the regions asked for, {needed} needed{_together(request)}"
+        case "country":
+            return f"{nodes_in_words(kept)} in the countries asked for, {needed} needed{_together(request)}"
         case "price":
             return _of_price(request, short)
+        case "terms":
+            return f"{nodes_in_words(kept)} whose terms allow so few GPUs for so long, {needed} needed"
         case other:
-            raise AssertionError(f"there is no filter {other}")
-
-
-def _alternatives(book: Book, request: Request) -> tuple[Alternative, ...]:
-    """Changes of the request that clear now."""
-    changes = (_dearer, _elsewhere, _looser, _other_shape, _fewer)
-    clearing = (found for change in changes if (found := change(book, request)) is not None)
-    return tuple(islice(clearing, ALTERNATIVES_MAX))
+            return f"{nodes_in_words(kept)} with the {other} asked for, {needed} needed"
 
 
 def _of_free_gpus(request: Request, short: Shortfall) -> str:
     kept, each = short.kept, request.gpus_per_node
     if kept:
-        return f"{_nodes(kept)} with {each} free, {_nodes(request.nodes)} needed"
-    largest = max((usable_count(node, request) for node in short.shown), default=0)
-    where = "on one node" if request.nodes == 1 else f"on each of {_nodes(request.nodes)}"
-    return f"largest node has {largest} free, {each} needed {where}"
+        return f"{nodes_in_words(kept)} with {each} free, {nodes_in_words(request.nodes)} needed"
+    where = "on one node" if request.nodes == 1 else f"on each of {nodes_in_words(request.nodes)}"
+    return f"largest node has {short.largest_free} free, {each} needed {where}"
 
 
 def _of_interconnect(request: Request, short: Shortfall) -> str:
+    shown, most = nodes_in_words(short.shown), short.largest_crowd
     if request.home:
-        return f"none of {_nodes(len(short.shown))} is in {request.home}, where the rest of the cluster is"
-    level = request.level
-    most = max(crowd(short.shown, request).values(), default=0)
+        return f"none of {shown} is in {request.home}, where the rest of the cluster is"
+    level = level_of(request, request.nodes)
+    if level == "any":
+        return f"only one node is within NVLink's reach, {request.nodes} needed"
     if not most:
-        return f"none of {_nodes(len(short.shown))} says which {level} it is in, {request.nodes} needed in one {level}"
-    return f"largest {level} has {_nodes(most)} that would do, {request.nodes} needed in one {level}"
+        return f"none of {shown} says which {level} it is in, {request.nodes} needed in one {level}"
+    return f"largest {level} has {nodes_in_words(most)} that would do, {request.nodes} needed in one {level}"
 
 
 def _of_price(request: Request, short: Shortfall) -> str:
     assert request.cap_microusd_per_gpu_hour is not None, "no cap excludes nobody"
-    cap = format_usd(request.cap_microusd_per_gpu_hour)
-    lowest = format_usd(min(node.ask_microusd_per_gpu_hour for node in short.shown))
+    cap, lowest = format_usd(request.cap_microusd_per_gpu_hour), format_usd(short.lowest_ask_microusd)
     return (
-        f"{_nodes(short.kept)} asking at most ${cap} per GPU-hour, {_nodes(request.nodes)} needed{_together(request)}; "
-        f"the lowest ask is ${lowest}"
+        f"{nodes_in_words(short.kept)} asking at most ${cap} per GPU-hour, {nodes_in_words(request.nodes)} "
+        f"needed{_together(request)}; the lowest ask is ${lowest}"
     )
 
 
-def _dearer(book: Book, request: Request) -> Alternative | None:
-    placed = book.fit(replace(request, cap_microusd_per_gpu_hour=None))
-    if not isinstance(placed, Placement):
-        return None
-    return _alternative(placed, f"a cap of ${format_usd(placed.price_microusd_per_gpu_hour)} per GPU-hour")
-
-
-def _elsewhere(book: Book, request: Request) -> Alternative | None:
-    if not request.regions and not request.regions_denied:
-        return None
-    placed = book.fit(replace(request, regions=frozenset(), regions_denied=frozenset()))
-    if not isinstance(placed, Placement):
-        return None
-    regions = sorted({seat.node.place.region or "an unknown one" for seat in placed.seats})
-    return _alternative(placed, f"another region: {', '.join(regions)}")
-
-
-def _looser(book: Book, request: Request) -> Alternative | None:
-    for level in broader_than(request.level):
-        placed = book.fit(replace(request, interconnect=level))
-        if isinstance(placed, Placement):
-            where = "anywhere" if level == "any" else f"in one {level}"
-            return _alternative(placed, f"nodes {where} instead of in one {request.level}")
-    return None
-
-
-def _other_shape(book: Book, request: Request) -> Alternative | None:
-    """As many GPUs, on more nodes with fewer each."""
-    gpus = request.nodes * request.gpus_per_node
-    for nodes in range(request.nodes + 1, min(gpus, NODES_MAX) + 1):
-        if gpus % nodes:
-            continue
-        placed = book.fit(replace(request, nodes=nodes, gpus_per_node=gpus // nodes))
-        if isinstance(placed, Placement):
-            return _alternative(placed, _shape(nodes, gpus // nodes))
-    return None
-
-
-def _fewer(book: Book, request: Request) -> Alternative | None:
-    """The most GPUs that clear with fewer nodes or, failing that, with fewer on each."""
-
-    def with_nodes(nodes: int) -> Request:
-        return replace(request, nodes=nodes)
-
-    def with_each(gpus_per_node: int) -> Request:
-        return replace(request, gpus_per_node=gpus_per_node)
-
-    found = [
-        _largest(book, with_nodes, request.nodes - 1),
-        _largest(book, with_each, request.gpus_per_node - 1),
-    ]
-    clearing = [one for one in found if one is not None]
-    if not clearing:
-        return None
-    best = max(clearing, key=lambda one: sum(len(seat.gpus) for seat in one.seats))
-    return _alternative(best, _shape(len(best.seats), len(best.seats[0].gpus)))
-
-
-def _largest(book: Book, request_of: Callable[[int], Request], high: int) -> Placement | None:
-    """The placement of the largest size up to `high` that fits: what holds more also holds less, so halve."""
-    best, low = None, 1
-    while low <= high:
-        middle = (low + high) // 2
-        placed = book.fit(request_of(middle))
-        if isinstance(placed, Placement):
-            best, low = placed, middle + 1
-        else:
-            high = middle - 1
-    return best
-
-
-def _alternative(placed: Placement, change: str) -> Alternative:
-    gpus = sum(len(seat.gpus) for seat in placed.seats)
-    return Alternative(change=change, price_microusd_per_gpu_hour=placed.price_microusd_per_gpu_hour, gpus=gpus)
-
-
-def _shape(nodes: int, each: int) -> str:
-    gpus = "1 GPU" if each == 1 else f"{each} GPUs"
-    return f"{_nodes(nodes)} with {gpus}" + (" each" if nodes > 1 else "")
-
-
 def _together(request: Request) -> str:
-    return "" if request.level == "any" else f" in one {request.level}"
-
-
-def _nodes(count: int) -> str:
-    return "1 node" if count == 1 else f"{count} nodes"
+    level = level_of(request, request.nodes)
+    return "" if level == "any" else f" in one {level}"

@@ -1,185 +1,81 @@
-"""Which nodes could serve a request, filter by filter: what each one removed is the answer to "why".
+"""Whether a lot can serve a request, and by which filter it is refused if not.
 
-    alive, excluded, model, memory, free_gpus     must leave as many nodes as are needed
-    interconnect, region, price                   must leave as many within one domain of the required level
+    alive, excluded, model, memory, interface, bandwidth, reliability, tier, terms, free_gpus
+    interconnect (it is about all nodes of a gang together; see `explain`)
+    region, country, price
 
-The binding filter is the first that leaves too little.
+Grants, plans, reasons and commits all go by this file. That nodes are together is said by `topology`.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import NamedTuple
-
-from volt.contracts.bids import Gpu, Place
-from volt.contracts.ids import AccountId, GpuUuid, NodeId
-from volt.contracts.jobs import Level
-from volt.contracts.market import FilterCount
+from volt.contracts.units import MS_PER_SECOND
+from volt_matcher.lots import Lot, Request
 from volt_matcher.price import is_affordable
-from volt_matcher.topology import Domains
 
 
-@dataclass(frozen=True, kw_only=True)
-class Node:
-    """A node as a pass sees it.
-
-    `gpus` are all that it may sell, `free` those that no lease holds, both by UUID. `models` and `memory_mib_min` say
-    of all its GPUs what most requests ask, so that they need not be looked at one by one.
-    """
-
-    id: NodeId
-    provider: AccountId
-    place: Place
-    domains: Domains
-    ask_microusd_per_gpu_hour: int
-    alive: bool
-    models: frozenset[str]
-    memory_mib_min: int
-    gpus: tuple[Gpu, ...]
-    free: tuple[Gpu, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """What is sought: a job's first gang, a replacement, or either of them with something changed.
-
-    `cap_microusd_per_gpu_hour` None is no cap. A replacement must be in the domain `home`, if there is one, and is
-    sought in `within` first.
-    """
-
-    models: frozenset[str]
-    min_memory_mib: int
-    nodes: int
-    gpus_per_node: int
-    interconnect: Level
-    regions: frozenset[str]
-    regions_denied: frozenset[str]
-    cap_microusd_per_gpu_hour: int | None
-    excluded: frozenset[NodeId] = frozenset()
-    home: str = ""
-    within: str = ""
-
-    @property
-    def level(self) -> Level:
-        """The level at which the nodes must be together; one node always is."""
-        return self.interconnect if self.nodes > 1 else "any"
-
-
-class Shortfall(NamedTuple):
-    """Too little is left. `shown` are the nodes that the binding filter was shown."""
-
-    binding: str
-    shown: tuple[Node, ...]
-    funnel: tuple[FilterCount, ...]
-
-    @property
-    def kept(self) -> int:
-        """How many nodes the binding filter let through."""
-        return next(count.kept for count in self.funnel if count.filter == self.binding)
-
-
-def narrow(nodes: Iterable[Node], request: Request) -> tuple[Node, ...] | Shortfall:
-    """The nodes that pass every filter, or where and why too few do."""
-    left = tuple(nodes)
-    binding, shown, funnel = "", left, list[FilterCount]()
-    for name, passes, is_enough in FILTERS:
-        kept = passes(left, request)
-        funnel.append(FilterCount(filter=name, seen=len(left), kept=len(kept)))
-        if not binding and not is_enough(kept, request):
-            binding, shown = name, left
-        left = kept
-    return Shortfall(binding, shown, tuple(funnel)) if binding else left
-
-
-def usable(node: Node, request: Request) -> tuple[GpuUuid, ...]:
-    """The node's free GPUs that the request can use, by UUID."""
-    return tuple(gpu.uuid for gpu in node.free if _suits(gpu, request))
-
-
-def usable_count(node: Node, request: Request) -> int:
-    """How many free GPUs of the node the request can use."""
-    if node.models <= request.models and node.memory_mib_min >= request.min_memory_mib:
-        return len(node.free)
-    return sum(_suits(gpu, request) for gpu in node.free)
-
-
-def crowd(nodes: tuple[Node, ...], request: Request) -> Counter[str]:
-    """How many of the nodes each known domain of the required level holds."""
-    level = request.level
-    return Counter(domain for node in nodes if (domain := node.domains[level]))
-
-
-def _suits(gpu: Gpu, request: Request) -> bool:
-    return gpu.model in request.models and gpu.memory_mib >= request.min_memory_mib
-
-
-def _has_count(nodes: tuple[Node, ...], request: Request) -> bool:
-    return len(nodes) >= request.nodes
-
-
-def _has_crowd(nodes: tuple[Node, ...], request: Request) -> bool:
-    if request.level == "any":
-        return len(nodes) >= request.nodes
-    return max(crowd(nodes, request).values(), default=0) >= request.nodes
-
-
-def _alive(nodes: tuple[Node, ...], _request: Request) -> tuple[Node, ...]:
-    return tuple(node for node in nodes if node.alive)
-
-
-def _not_excluded(nodes: tuple[Node, ...], request: Request) -> tuple[Node, ...]:
-    return tuple(node for node in nodes if node.id not in request.excluded) if request.excluded else nodes
-
-
-def _of_model(nodes: tuple[Node, ...], request: Request) -> tuple[Node, ...]:
-    return tuple(node for node in nodes if not request.models.isdisjoint(node.models))
-
-
-def _with_memory(nodes: tuple[Node, ...], request: Request) -> tuple[Node, ...]:
-    if not request.min_memory_mib:
-        return nodes
-    return tuple(node for node in nodes if any(_suits(gpu, request) for gpu in node.gpus))
-
-
-def _with_free_gpus(nodes: tuple[Node, ...], request: Request) -> tuple[Node, ...]:
-    needed = request.gpus_per_node
-    return tuple(node for node in nodes if len(node.free) >= needed and usable_count(node, request) >= needed)
-
-
-def _interconnected(nodes: tuple[Node, ...], request: Request) -> tuple[Node, ...]:
-    level, home, needed = request.level, request.home, request.nodes
-    if home:
-        nodes = tuple(node for node in nodes if home in node.domains.values())
-    if level == "any":
-        return nodes
-    crowds = crowd(nodes, request)
-    return tuple(node for node in nodes if crowds[node.domains[level]] >= needed)
-
-
-def _in_region(nodes: tuple[Node, ...], request: Request) -> tuple[Node, ...]:
-    allowed, denied = request.regions, request.regions_denied
-    if not allowed and not denied:
-        return nodes
-    return tuple(
-        node for node in nodes if (not allowed or node.place.region in allowed) and node.place.region not in denied
+def serves(lot: Lot, request: Request, gpus: int, free: int) -> bool:
+    """Whether the lot, with so many GPUs free now, can serve as one node with so many GPUs of the request."""
+    return (
+        free >= gpus
+        and is_affordable(lot.ask_microusd_per_gpu_hour, request.cap_microusd_per_gpu_hour)
+        and not is_excluded(lot, request)
+        and suits(lot, request, gpus)
     )
 
 
-def _in_budget(nodes: tuple[Node, ...], request: Request) -> tuple[Node, ...]:
-    cap_microusd = request.cap_microusd_per_gpu_hour
-    return tuple(node for node in nodes if is_affordable(node.ask_microusd_per_gpu_hour, cap_microusd))
+def suits(lot: Lot, request: Request, gpus: int) -> bool:
+    """Whether the lot is of the kind that is sought, whatever is free of it now and whatever it costs."""
+    return lot.alive and not unsuited_by(lot, request, gpus) and not displaced_by(lot, request)
 
 
-Filter = Callable[[tuple[Node, ...], Request], tuple[Node, ...]]
-Check = Callable[[tuple[Node, ...], Request], bool]
+def is_excluded(lot: Lot, request: Request) -> bool:
+    """Whether it is this very lot, node or provider that the request may not have."""
+    return (
+        lot.node in request.excluded
+        or lot.provider in request.providers_excluded
+        or (bool(request.barred) and lot.key in request.barred)
+    )
 
-FILTERS: tuple[tuple[str, Filter, Check], ...] = (
-    ("alive", _alive, _has_count),
-    ("excluded", _not_excluded, _has_count),
-    ("model", _of_model, _has_count),
-    ("memory", _with_memory, _has_count),
-    ("free_gpus", _with_free_gpus, _has_count),
-    ("interconnect", _interconnected, _has_crowd),
-    ("region", _in_region, _has_crowd),
-    ("price", _in_budget, _has_crowd),
-)
+
+def unsuited_by(lot: Lot, request: Request, gpus: int) -> str:
+    """The first filter of what the lot is and its terms that refuses it; empty if none does."""
+    if lot.model not in request.models:
+        return "model"
+    if lot.memory_mib < request.min_memory_mib:
+        return "memory"
+    if request.interface is not None and lot.interface != request.interface:
+        return "interface"
+    if lot.bandwidth_gbps < request.min_bandwidth_gbps:
+        return "bandwidth"
+    if lot.reliability_permille < request.min_reliability_permille:
+        return "reliability"
+    if request.tier == "datacenter" and lot.tier != "datacenter":
+        return "tier"
+    return "" if _accepts(lot, request, gpus) else "terms"
+
+
+def displaced_by(lot: Lot, request: Request) -> str:
+    """The first filter of where the lot is that refuses it; empty if none does. An unknown place is none of those."""
+    region, country = lot.place.region, lot.place.country
+    if (request.regions and region not in request.regions) or region in request.regions_denied:
+        return "region"
+    if (request.countries and country not in request.countries) or country in request.countries_denied:
+        return "country"
+    if request.home and request.home not in lot.domains.values():
+        return "interconnect"
+    return ""
+
+
+def _accepts(lot: Lot, request: Request, gpus: int) -> bool:
+    """Whether the provider's terms allow it. A job without a known end is one that never ends."""
+    if gpus < lot.min_gpus:
+        return False
+    if lot.available_from_ms is not None and request.at_ms < lot.available_from_ms:
+        return False
+    duration_seconds, longest_seconds = request.duration_seconds, lot.max_duration_seconds
+    if longest_seconds is not None and (duration_seconds is None or duration_seconds > longest_seconds):
+        return False
+    if lot.available_until_ms is None:
+        return True
+    if duration_seconds is None:
+        return False
+    return request.at_ms + duration_seconds * MS_PER_SECOND <= lot.available_until_ms

@@ -1,108 +1,212 @@
-"""Which of the nodes that could serve a request shall: the one function that says whether something fits.
+"""Where one request goes, for itself: the cheapest set of lots, found in the book without looking at all of it.
 
-Within the required level the cheapest set, its price being its highest ask. Equal prices go to the tightest
-domain, the one with the fewest free GPUs that the request could use, so that large domains stay whole; then to ids.
+The cheapest set has the least sum of asks times GPUs, and so the greatest gains; being within the preferred level
+counts as so much per cent less. Equal costs go to the lower price, which is the highest ask of the set; then to the
+earlier shape, the narrower level, the fuller domain (that with the fewest free GPUs of the model, so that large ones
+stay whole), reliability and ids. Domains are looked at in the order of what they cost at least, best first, and only as
+long as one could be better than what was found.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Collection
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from heapq import merge
 from typing import NamedTuple
 
-from volt.contracts.ids import GpuUuid, NodeId
-from volt_matcher.feasible import Node, Request, Shortfall, narrow, usable, usable_count
-from volt_matcher.price import gang_price_microusd
-from volt_matcher.topology import LEVELS, shared, tightest, up_to
+from volt.contracts.ids import NodeId
+from volt.contracts.jobs import Level
+from volt_matcher.book import UNHELD_GPUS, Book, Shelf, Standing, free_in
+from volt_matcher.feasible import serves
+from volt_matcher.ladder import Domain, Ladder, Rung
+from volt_matcher.lots import Lot, Request, level_of, shapes_allowed
+from volt_matcher.topology import EVERYWHERE, LEVELS, region_domain, shared, tightest
 
-UNHELD_GPUS = 2**63
-"""Stands for the free GPUs of a domain that does not hold the whole set: looser than any that does."""
-
-
-class Seat(NamedTuple):
-    """A node and the GPUs to take of it."""
-
-    node: Node
-    gpus: tuple[GpuUuid, ...]
+PERCENT = 100
 
 
 class Placement(NamedTuple):
-    """Where a request fits: a seat for each rank, in the order of ranks, which follows topology."""
+    """Where a request fits: lots in the order of ranks, which follows topology, so many GPUs of each."""
 
-    seats: tuple[Seat, ...]
-    price_microusd_per_gpu_hour: int
-    domain: str
-    """The tightest domain that holds all of them; empty if none does."""
+    lots: tuple[Lot, ...]
+    gpus_per_node: int
 
+    @property
+    def price_microusd_per_gpu_hour(self) -> int:
+        """The highest ask among them."""
+        return max(lot.ask_microusd_per_gpu_hour for lot in self.lots)
 
-def fit(nodes: Collection[Node], request: Request) -> Placement | Shortfall:
-    """Where the request goes among these nodes, or why it does not fit."""
-    able = narrow(nodes, request)
-    if isinstance(able, Shortfall):
-        return able
-    chosen = _choose(nodes, _nearest(able, request), request)
-    seats = tuple(Seat(node, usable(node, request)[: request.gpus_per_node]) for node in _ranked(chosen))
-    return Placement(seats, _price_microusd(chosen), tightest(node.domains for node in chosen))
+    @property
+    def gpus(self) -> int:
+        return self.gpus_per_node * len(self.lots)
 
-
-def _nearest(able: tuple[Node, ...], request: Request) -> tuple[Node, ...]:
-    """Those in the domain to look in first, if there are any."""
-    near = tuple(node for node in able if request.within and request.within in node.domains.values())
-    return near or able
+    @property
+    def domain(self) -> str:
+        """The tightest domain that holds all of them; empty if none does."""
+        return tightest(lot.domains for lot in self.lots)
 
 
-def _choose(nodes: Collection[Node], able: tuple[Node, ...], request: Request) -> tuple[Node, ...]:
-    sets = _cheapest_of_each_domain(able, request)
-    price_microusd = min(map(_price_microusd, sets))
-    cheapest = [one for one in sets if _price_microusd(one) == price_microusd]
-    if len(cheapest) == 1:
-        return cheapest[0]
-    free = _free_by_domain(nodes, request)
-    return min(cheapest, key=lambda one: (_looseness(one, free, request), _ids(one)))
+class _Found(NamedTuple):
+    """A set of lots, and what it is compared by."""
+
+    score: int
+    top_ask_microusd: int
+    shape: int
+    width: int
+    free_on_node: int
+    free_in_domain: int
+    unreliability: int
+    nodes: tuple[NodeId, ...]
+    lots: tuple[Lot, ...]
 
 
-def _cheapest_of_each_domain(able: tuple[Node, ...], request: Request) -> list[tuple[Node, ...]]:
-    """For each domain that holds enough nodes, those with its lowest asks; on equal asks the fullest ones."""
-    sets = []
-    ordered = sorted(able, key=lambda node: (node.ask_microusd_per_gpu_hour, usable_count(node, request), node.id))
-    for level in up_to(request.level):
-        groups: defaultdict[str, list[Node]] = defaultdict(list)
-        for node in ordered:
-            groups[node.domains[level]].append(node)
-        sets += [
-            tuple(group[: request.nodes]) for domain, group in groups.items() if domain and len(group) >= request.nodes
-        ]
-    return sets
+def cheapest(book: Book, request: Request) -> Placement | None:
+    """Where the request goes, or None if it does not fit."""
+    best = _over_all(book, request, _within) if request.within else None
+    if best is None:
+        best = _over_all(book, request, _in_home if request.home else _on_shelf)
+    if best is None:
+        return None
+    return Placement(ranked(best.lots), request.shapes[best.shape].gpus_per_node)
 
 
-def _free_by_domain(nodes: Collection[Node], request: Request) -> Counter[str]:
-    """Free GPUs that the request could use, per domain; a node is its own smallest domain, under its id."""
-    free: Counter[str] = Counter()
-    for node in nodes:
-        count = usable_count(node, request) if node.alive else 0
-        for domain in (node.id, *node.domains.values()):
-            free[domain] += count
-    return free
+def score(request: Request, lots: Iterable[Lot], gpus_per_node: int) -> int:
+    """What a set of lots is compared by: micro-dollars per hour times 100, less what the preference is worth."""
+    chosen = tuple(lots)
+    percent = PERCENT - (request.preferred_percent if is_preferred(request, chosen) else 0)
+    return percent * gpus_per_node * sum(lot.ask_microusd_per_gpu_hour for lot in chosen)
 
 
-def _looseness(chosen: tuple[Node, ...], free: Counter[str], request: Request) -> tuple[int, ...]:
-    """Free GPUs of the domains that hold the whole set, narrowest first."""
-    held = [chosen[0].id] if request.nodes == 1 else []
-    held += [shared((node.domains for node in chosen), level) for level in LEVELS[:-1]]
-    return tuple(free[domain] if domain else UNHELD_GPUS for domain in held)
+def is_preferred(request: Request, lots: tuple[Lot, ...]) -> bool:
+    """Whether the lots are within the preferred level."""
+    match request.preferred:
+        case None:
+            return False
+        case "nvlink":
+            return len(lots) == 1
+        case level:
+            return len(lots) == 1 or bool(shared((lot.domains for lot in lots), level))
 
 
-def _ids(chosen: tuple[Node, ...]) -> tuple[NodeId, ...]:
-    return tuple(node.id for node in chosen)
-
-
-def _ranked(chosen: tuple[Node, ...]) -> list[Node]:
+def ranked(lots: Iterable[Lot]) -> tuple[Lot, ...]:
     """Neighbours in the tree get neighbouring ranks."""
 
-    def key(node: Node) -> tuple[str, str, str, int, NodeId]:
-        domains = node.domains
-        return (domains["region"], domains["site"], domains["fabric"], node.ask_microusd_per_gpu_hour, node.id)
+    def key(lot: Lot) -> tuple[str, str, str, int, NodeId]:
+        domains = lot.domains
+        return (domains["region"], domains["site"], domains["fabric"], lot.ask_microusd_per_gpu_hour, lot.node)
 
-    return sorted(chosen, key=key)
+    return tuple(sorted(lots, key=key))
 
 
-def _price_microusd(chosen: tuple[Node, ...]) -> int:
-    return gang_price_microusd(node.ask_microusd_per_gpu_hour for node in chosen)
+Try = Callable[[Shelf, Request, int, "_Found | None"], "_Found | None"]
+"""Looks for a set of one model and of one shape, by its number, that is better than what was found before."""
+
+
+def _over_all(book: Book, request: Request, look: Try) -> _Found | None:
+    best: _Found | None = None
+    allowed = set(shapes_allowed(request))
+    for number, shape in enumerate(request.shapes):
+        for model in sorted(request.models) if shape in allowed else ():
+            shelf = book.shelves.get(model)
+            if shelf is not None and shelf.lots >= shape.nodes:
+                best = look(shelf, request, number, best)
+    return best
+
+
+def _within(shelf: Shelf, request: Request, number: int, best: _Found | None) -> _Found | None:
+    domain = shelf.domain(request.within)
+    return best if domain is None else _better(best, _in_domain(domain, request, number, "any"))
+
+
+def _in_home(shelf: Shelf, request: Request, number: int, best: _Found | None) -> _Found | None:
+    domain = shelf.domain(request.home)
+    return best if domain is None else _better(best, _in_domain(domain, request, number, "any"))
+
+
+def _on_shelf(shelf: Shelf, request: Request, number: int, best: _Found | None) -> _Found | None:
+    """Widest level first: what that costs ends the search of the narrower ones at once, unless they cost as little."""
+    shape = request.shapes[number]
+    if shape.nodes == 1:
+        return _at_level(shelf, request, number, "fabric", best)
+    widest = LEVELS.index(level_of(request, shape.nodes))
+    for level in reversed(LEVELS[: widest + 1]):
+        best = (
+            _anywhere(shelf, request, number, best)
+            if level == "any"
+            else _at_level(shelf, request, number, level, best)
+        )
+    return best
+
+
+def _anywhere(shelf: Shelf, request: Request, number: int, best: _Found | None) -> _Found | None:
+    """Across all domains, or those of the regions allowed."""
+    names = [region_domain(region) for region in sorted(request.regions)] or [EVERYWHERE]
+    found = [domain for domain in map(shelf.domain, names) if domain is not None]
+    walk = merge(*(domain.walk(request.shapes[number].gpus_per_node) for domain in found))
+    chosen = _first_serving(walk, request, number)
+    return _better(best, _found(chosen, request, number, "any", UNHELD_GPUS)) if chosen else best
+
+
+def _at_level(shelf: Shelf, request: Request, number: int, level: Level, best: _Found | None) -> _Found | None:
+    shape, regions = request.shapes[number], request.regions
+    domains: Mapping[str, Domain] = shelf.ladders if shape.nodes == 1 else shelf.domains[level]
+    widest = level_of(request, shape.nodes)
+    least_percent = PERCENT - request.preferred_percent
+    for standing in shelf.ranking(level, shape).walk():
+        if best is not None and _least(standing, least_percent * shape.gpus_per_node, number, level) >= best[:6]:
+            break
+        domain = domains[standing.domain]
+        if regions and isinstance(domain, Ladder) and domain.region not in regions:
+            continue
+        found = _in_domain(domain, request, number, level)
+        if found is not None and (level == widest or shared((lot.domains for lot in found.lots), widest)):
+            best = _better(best, found)  # A fabric may be at several sites.
+    return best
+
+
+def _in_domain(domain: Domain, request: Request, number: int, level: Level) -> _Found | None:
+    chosen = _first_serving(domain.walk(request.shapes[number].gpus_per_node), request, number)
+    return _found(chosen, request, number, level, free_in(domain)) if chosen else None
+
+
+def _first_serving(walk: Iterator[Rung], request: Request, number: int) -> list[Rung]:
+    """The cheapest lots that serve one node each; none if there are too few."""
+    nodes, gpus = request.shapes[number]
+    cap_microusd, chosen = request.cap_microusd_per_gpu_hour, list[Rung]()
+    for rung in walk:
+        if cap_microusd is not None and rung[0] > cap_microusd:
+            break
+        if serves(rung[4], request, gpus, rung[1]):
+            chosen.append(rung)
+            if len(chosen) == nodes:
+                return chosen
+    return []
+
+
+def _found(chosen: list[Rung], request: Request, number: int, level: Level, free_gpus: int) -> _Found:
+    nodes, gpus = request.shapes[number]
+    lots = tuple([rung[4] for rung in chosen])
+    return _Found(
+        score=score(request, lots, gpus),
+        top_ask_microusd=chosen[-1][0],
+        shape=number,
+        width=LEVELS.index(level),
+        free_on_node=chosen[0][1] if nodes == 1 else 0,
+        free_in_domain=free_gpus,
+        unreliability=sum([rung[2] for rung in chosen]),
+        nodes=tuple(sorted([rung[3] for rung in chosen])),
+        lots=lots,
+    )
+
+
+def _least(standing: Standing, factor: int, number: int, level: Level) -> tuple[int, ...]:
+    """What the best set in a domain could at best be compared by."""
+    return (
+        factor * standing[0],
+        standing[1],
+        number,
+        LEVELS.index(level),
+        standing[2],
+        standing[3],
+    )
+
+
+def _better(one: _Found | None, other: _Found | None) -> _Found | None:
+    return other if one is None or (other is not None and other[:8] < one[:8]) else one

@@ -9,14 +9,16 @@
 A gang for a job that has ended, or for a vacancy that was given up, is void: it holds nothing.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from volt.contracts.bids import Gpu, Place
+from volt.contracts.bids import BidAccepted, Gpu, Place
 from volt.contracts.ids import AccountId, GpuUuid, JobId, LeaseId, NodeId
 from volt.contracts.jobs import JobSpec
-from volt_matcher.feasible import Node, Request
+from volt.contracts.units import MS_PER_SECOND
+from volt_matcher.book import Book
+from volt_matcher.lots import Lot, Request, Shape
+from volt_matcher.topology import Domains
 
 FIRST_ATTEMPT = 0
 """The attempt of a job's first gang; those of its vacancies count from 1, and may fill ranks of generation 1 too."""
@@ -26,10 +28,9 @@ FIRST_ATTEMPT = 0
 class Offer:
     """A node's standing bid; its GPUs by UUID, each once."""
 
-    provider: AccountId
+    bid: BidAccepted
     gpus: tuple[Gpu, ...]
-    ask_microusd_per_gpu_hour: int
-    place: Place
+    domains: Domains
 
 
 @dataclass(frozen=True)
@@ -43,12 +44,19 @@ class Admitted:
 
 @dataclass(frozen=True)
 class Queued:
-    """A job that waits for its first gang, at this effective cap."""
+    """A job that waits for its first gang, at this effective cap, since its money was on hold."""
 
     account: AccountId
     admitted_seq: int
     spec: JobSpec
     cap_microusd_per_gpu_hour: int
+    since_ms: int
+
+    @property
+    def expires_ms(self) -> int | None:
+        """From when on it waits no longer; None if never."""
+        wait_seconds = self.spec.max_wait_seconds
+        return None if wait_seconds is None else self.since_ms + wait_seconds * MS_PER_SECOND
 
 
 @dataclass(frozen=True)
@@ -77,6 +85,10 @@ class Placed:
     admitted_seq: int
     spec: JobSpec
     home: str
+    model: str
+    nodes: int
+    """In its first gang."""
+    gpus_per_node: int
     leases_granted: int
     vacancies: tuple[Vacancy, ...] = ()
     filled: frozenset[int] = frozenset()
@@ -84,6 +96,15 @@ class Placed:
 
 
 Job = Admitted | Queued | Placed
+
+
+@dataclass(frozen=True)
+class Quoting:
+    """A question what a request would get, which the next message answers."""
+
+    account: AccountId
+    asked_seq: int
+    spec: JobSpec
 
 
 @dataclass(frozen=True)
@@ -115,13 +136,15 @@ class Opening(NamedTuple):
 
 @dataclass
 class State:
-    """Everything folded so far. `nodes` is what follows from offers, claims, liveness and leases, kept up to date."""
+    """Everything folded so far. `lots` and `book` follow from offers, claims, liveness and leases, and are kept so."""
 
     seq: int = 0
     changes: int = 0
     """Counts what could change the outcome of a pass."""
     settled: int = 0
     """The count at which a pass had nothing to say. A memo that a restart may lose; it is in no event."""
+    settled_ms: int = 0
+    """When that was."""
     offers: dict[NodeId, Offer] = field(default_factory=dict)
     places: dict[NodeId, Place] = field(default_factory=dict)
     """Where each node was when it last bid."""
@@ -129,7 +152,12 @@ class State:
     """The nodes that offer a UUID, in the order of their bids; it is the first one's."""
     alive: set[tuple[AccountId, NodeId]] = field(default_factory=set)
     """By account too, since a stranger can send beats in the name of any node, under their own account."""
-    nodes: dict[NodeId, Node] = field(default_factory=dict)
+    reliability_permille: dict[tuple[AccountId, NodeId], int] = field(default_factory=dict)
+    """Of each node that was ever alive, as it was last told."""
+    lots: dict[NodeId, tuple[Lot, ...]] = field(default_factory=dict)
+    """What each node offers, whether it can be sold now or not."""
+    book: Book = field(default_factory=Book)
+    """What of it can be sold now."""
     leases: dict[LeaseId, Lease] = field(default_factory=dict)
     leased_on: dict[NodeId, frozenset[GpuUuid]] = field(default_factory=dict)
     leased: set[GpuUuid] = field(default_factory=set)
@@ -138,21 +166,24 @@ class State:
     open: set[JobId] = field(default_factory=set)
     """Jobs with something to match."""
     reasons: dict[JobId, Reason] = field(default_factory=dict)
+    quotes: dict[JobId, Quoting] = field(default_factory=dict)
+    due_ms: dict[NodeId | JobId, int] = field(default_factory=dict)
+    """When time alone makes a difference: a window of a node opens or closes, a job has waited for long enough."""
 
 
-def openings(state: State) -> Iterator[Opening]:
-    """What is to be matched, older jobs first."""
-    by_age = sorted((state.jobs[name].admitted_seq, name) for name in state.open)
-    for _, name in by_age:
+def openings(state: State, at_ms: int) -> tuple[list[Opening], list[Opening]]:
+    """What is to be matched: vacancies and first gangs, the older jobs first in each."""
+    vacancies, first = list[Opening](), list[Opening]()
+    for _, name in sorted((state.jobs[name].admitted_seq, name) for name in state.open):
         match state.jobs[name]:
             case Queued(account=account, spec=spec, cap_microusd_per_gpu_hour=cap_microusd):
-                yield Opening(name, account, 1, FIRST_ATTEMPT, 0, first_request(spec, cap_microusd))
+                request = first_request(spec, cap_microusd, at_ms)
+                first.append(Opening(name, account, 1, FIRST_ATTEMPT, 0, request))
             case Placed() as placed:
-                for vacancy in funded(placed):
-                    request = _replacement_request(placed, vacancy)
-                    yield Opening(name, placed.account, vacancy.generation, vacancy.attempt, vacancy.rank, request)
+                vacancies += [_vacant(name, placed, vacancy, at_ms) for vacancy in funded(placed)]
             case Admitted():
                 raise AssertionError(f"job {name} has no money on hold")
+    return vacancies, first
 
 
 def funded(placed: Placed) -> tuple[FundedVacancy, ...]:
@@ -160,25 +191,40 @@ def funded(placed: Placed) -> tuple[FundedVacancy, ...]:
     return tuple(vacancy for vacancy in placed.vacancies if isinstance(vacancy, FundedVacancy))
 
 
-def first_request(spec: JobSpec, cap_microusd_per_gpu_hour: int) -> Request:
+def first_request(spec: JobSpec, cap_microusd_per_gpu_hour: int | None, at_ms: int) -> Request:
     """What a job asks for."""
     return Request(
         models=frozenset(spec.models),
-        min_memory_mib=spec.min_memory_mib,
-        nodes=spec.shapes[0].nodes,
-        gpus_per_node=spec.shapes[0].gpus_per_node,
+        shapes=tuple(Shape(one.nodes, one.gpus_per_node) for one in spec.shapes),
         interconnect=spec.interconnect,
+        cap_microusd_per_gpu_hour=cap_microusd_per_gpu_hour,
+        preferred=spec.preferred_interconnect,
+        preferred_percent=spec.preference_percent if spec.preferred_interconnect else 0,
+        min_memory_mib=spec.min_memory_mib,
+        interface=spec.interface,
+        min_bandwidth_gbps=spec.min_bandwidth_gbps,
+        min_reliability_permille=spec.min_reliability_permille,
+        tier=spec.tier,
         regions=frozenset(spec.regions),
         regions_denied=frozenset(spec.regions_denied),
-        cap_microusd_per_gpu_hour=cap_microusd_per_gpu_hour,
+        countries=frozenset(spec.countries),
+        countries_denied=frozenset(spec.countries_denied),
+        providers_excluded=frozenset(spec.providers_excluded),
+        at_ms=at_ms,
+        duration_seconds=spec.max_duration_seconds,
     )
 
 
-def _replacement_request(placed: Placed, vacancy: FundedVacancy) -> Request:
-    return replace(
-        first_request(placed.spec, vacancy.cap_microusd_per_gpu_hour),
-        nodes=1,
+def _vacant(name: JobId, placed: Placed, vacancy: FundedVacancy, at_ms: int) -> Opening:
+    is_alone = placed.nodes == 1 and vacancy.rank == 0
+    request = replace(
+        first_request(placed.spec, vacancy.cap_microusd_per_gpu_hour, at_ms),
+        models=frozenset({placed.model}),
+        shapes=(Shape(1, placed.gpus_per_node),),
+        preferred=None,
+        preferred_percent=0,
         excluded=vacancy.excluded,
-        home=placed.home,
+        home="" if is_alone else placed.home,
         within=vacancy.within,
     )
+    return Opening(name, placed.account, vacancy.generation, vacancy.attempt, vacancy.rank, request)

@@ -4,13 +4,15 @@ A UUID is the first node's that offers it; to a later one it does not exist unti
 its GPUs until it is cleared, whatever its node offers meanwhile.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from volt.contracts.bids import BidAccepted
+from volt.contracts.bids import BidAccepted, Gpu
+from volt.contracts.gpus import BY_SLUG
 from volt.contracts.ids import GpuUuid, LeaseId, NodeId
+from volt.contracts.jobs import RELIABILITY_PERMILLE_MAX
 from volt.contracts.market import Gang
 from volt.contracts.nodes import NodeAlive, NodeEvent
-from volt_matcher.feasible import Node
+from volt_matcher.lots import Lot
 from volt_matcher.state import Lease, Offer, State
 from volt_matcher.topology import domains_of
 
@@ -24,7 +26,7 @@ def offer(state: State, bid: BidAccepted) -> None:
         if bid.node not in claimants:
             state.claims[uuid] = (*claimants, bid.node)
     by_uuid = tuple(gpus[uuid] for uuid in sorted(gpus))
-    state.offers[bid.node] = Offer(bid.account, by_uuid, bid.terms.ask_microusd_per_gpu_hour, bid.place)
+    state.offers[bid.node] = Offer(bid, by_uuid, domains_of(bid.place))
     state.places[bid.node] = bid.place
     _refresh_all(state, (bid.node,))
 
@@ -39,9 +41,14 @@ def withdraw(state: State, node: NodeId) -> None:
 def see(state: State, event: NodeEvent) -> None:
     """The node is alive, or it is not known to be."""
     known = (event.account, event.node)
-    if (known in state.alive) == isinstance(event, NodeAlive):
+    before = (known in state.alive, state.reliability_permille.get(known))
+    if isinstance(event, NodeAlive):
+        state.alive.add(known)
+        state.reliability_permille[known] = event.reliability_permille
+    else:
+        state.alive.discard(known)
+    if (known in state.alive, state.reliability_permille.get(known)) == before:
         return
-    state.alive ^= {known}
     _refresh_all(state, (event.node,))
 
 
@@ -91,25 +98,55 @@ def _refresh_all(state: State, nodes: Iterable[NodeId]) -> None:
 
 
 def _refresh(state: State, name: NodeId) -> None:
-    """Brings the pass's view of one node up to date.
+    """Brings the node's lots, and the book, up to date.
 
     A node that no longer offers a GPU of a running lease has lost it, and sells nothing until that lease is cleared.
     """
+    lots = tuple(_lots(state, name))
+    offered = {lot.key for lot in lots}
+    for before in state.lots.pop(name, ()):
+        if before.key not in offered:
+            state.book.drop(before.key)
+    for lot in lots:
+        state.book.put(lot)
+    if lots:
+        state.lots[name] = lots
+    openings_ms = [lot.available_from_ms for lot in lots if lot.available_from_ms is not None]
+    if openings_ms:
+        state.due_ms[name] = min(openings_ms)
+    else:
+        state.due_ms.pop(name, None)
+
+
+def _lots(state: State, name: NodeId) -> Iterator[Lot]:
     standing = state.offers.get(name)
     if standing is None:
-        state.nodes.pop(name, None)
         return
-    gpus = tuple(gpu for gpu in standing.gpus if state.claims[gpu.uuid][0] == name)
     is_whole = state.leased_on.get(name, frozenset()) <= {gpu.uuid for gpu in standing.gpus}
-    state.nodes[name] = Node(
-        id=name,
-        provider=standing.provider,
-        domains=domains_of(standing.place),
-        place=standing.place,
-        ask_microusd_per_gpu_hour=standing.ask_microusd_per_gpu_hour,
-        alive=(standing.provider, name) in state.alive,
-        models=frozenset(gpu.model for gpu in gpus),
-        memory_mib_min=min((gpu.memory_mib for gpu in gpus), default=0),
-        gpus=gpus,
-        free=tuple(gpu for gpu in gpus if gpu.uuid not in state.leased) if is_whole else (),
-    )
+    by_model: dict[str, list[Gpu]] = {}
+    for gpu in standing.gpus:
+        if state.claims[gpu.uuid][0] == name:
+            by_model.setdefault(gpu.model, []).append(gpu)
+    bid = standing.bid
+    for model, gpus in by_model.items():
+        terms = bid.terms_of(model)
+        yield Lot(
+            node=name,
+            model=model,
+            provider=bid.account,
+            place=bid.place,
+            domains=standing.domains,
+            ask_microusd_per_gpu_hour=terms.ask_microusd_per_gpu_hour,
+            alive=(bid.account, name) in state.alive and not terms.paused,
+            total=len(gpus),
+            free=tuple([gpu.uuid for gpu in gpus if gpu.uuid not in state.leased]) if is_whole else (),
+            memory_mib=min([gpu.memory_mib for gpu in gpus]),
+            interface=BY_SLUG[model].interface if model in BY_SLUG else None,
+            bandwidth_gbps=bid.place.bandwidth_gbps,
+            tier=bid.tier,
+            reliability_permille=state.reliability_permille.get((bid.account, name), RELIABILITY_PERMILLE_MAX),
+            min_gpus=terms.gpus_min,
+            max_duration_seconds=terms.max_duration_seconds,
+            available_from_ms=terms.available_from_ms,
+            available_until_ms=terms.available_until_ms,
+        )

@@ -24,9 +24,14 @@ def domains_of(place: Place) -> Domains:
     return {
         "fabric": f"fabric:{region}/{fabric}" if region and fabric else "",
         "site": f"site:{region}/{site}" if region and site else "",
-        "region": f"region:{region}" if region else "",
+        "region": region_domain(region) if region else "",
         "any": EVERYWHERE,
     }
+
+
+def region_domain(region: str) -> str:
+    """The domain of a known region."""
+    return f"region:{region}"
 
 
 def shared(all_domains: Iterable[Domains], level: Level) -> str:

@@ -2,6 +2,8 @@
 
 from itertools import combinations
 
+from msgspec import structs
+
 from volt.contracts.bids import BidAccepted, BidWithdrawn, Gpu, Place
 from volt.contracts.clusters import ClusterForming, LeaseCleared, MembersWanted
 from volt.contracts.jobs import JobAdmitted, JobReleaseAccepted, JobSpec, Level
@@ -81,6 +83,7 @@ class Auditor:
         asks_microusd = [bids[grant.node].terms.ask_microusd_per_gpu_hour for grant in gang.grants]
         assert gang.price_microusd_per_gpu_hour == max(asks_microusd) <= self.caps[gang.job]
         is_void = bool(before) and self.latest.get((gang.job, gang.grants[0].rank)) != (gang.generation, gang.attempt)
+        models = set[str]()
         for grant in gang.grants:
             bid = bids[grant.node]
             gpus = {gpu.uuid: gpu for gpu in bid.gpus}
@@ -90,10 +93,12 @@ class Auditor:
             assert len(grant.gpus) == len(set(grant.gpus)) == spec.shapes[0].gpus_per_node
             assert taken.isdisjoint(grant.gpus), "a GPU is leased twice"
             assert all(suits(gpus[uuid], spec) for uuid in grant.gpus)
+            models.update(gpus[uuid].model for uuid in grant.gpus)
             assert is_allowed(bid.place, spec)
             assert all((gang.job, grant.node) != (job, node) for job, node, _ in self.held.values())
             if not is_void:
                 self.held[grant.lease] = (gang.job, grant.node, frozenset(grant.gpus))
+        assert len(models) == 1, "a gang is of one model"
         before.append(gang)
         places = self.places.setdefault(gang.job, [])
         places += [bids[grant.node].place for grant in gang.grants]
@@ -135,16 +140,20 @@ def are_together(places: list[Place], level: Level) -> bool:
     return len(named) == 1 and all(all(names) for names in named)
 
 
-def lowest_price_microusd(bids: list[BidAccepted], spec: JobSpec, cap_microusd: int) -> int | None:
-    """The lowest price at which these bids, all free, can serve a job, by trying every set of nodes."""
-    able = [
-        bid
-        for bid in bids
-        if sum(suits(gpu, spec) for gpu in bid.gpus) >= spec.shapes[0].gpus_per_node and is_allowed(bid.place, spec)
-    ]
-    prices_microusd = [
-        max(bid.terms.ask_microusd_per_gpu_hour for bid in chosen)
-        for chosen in combinations(able, spec.shapes[0].nodes)
-        if spec.shapes[0].nodes == 1 or are_together([bid.place for bid in chosen], spec.interconnect)
-    ]
-    return min((price for price in prices_microusd if price <= cap_microusd), default=None)
+def cheapest_price_microusd(bids: list[BidAccepted], spec: JobSpec, cap_microusd: int) -> int | None:
+    """The price of the cheapest set of these bids, all free, that can serve a job, by trying every one."""
+    found = []
+    for model in spec.models:
+        one = structs.replace(spec, models=(model,))
+        able = [
+            bid
+            for bid in bids
+            if sum(suits(gpu, one) for gpu in bid.gpus) >= spec.shapes[0].gpus_per_node
+            and is_allowed(bid.place, spec)
+            and bid.terms.ask_microusd_per_gpu_hour <= cap_microusd
+        ]
+        for chosen in combinations(able, spec.shapes[0].nodes):
+            if spec.shapes[0].nodes == 1 or are_together([bid.place for bid in chosen], spec.interconnect):
+                asks_microusd = [bid.terms.ask_microusd_per_gpu_hour for bid in chosen]
+                found.append((sum(asks_microusd), max(asks_microusd)))
+    return min(found)[1] if found else None

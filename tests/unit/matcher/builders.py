@@ -200,7 +200,7 @@ class Market:
 
     def free(self, node: str) -> int:
         """How many GPUs of a node can be granted."""
-        return len(self.state.nodes[node].free) if node in self.state.nodes else 0
+        return sum(self.state.book.free(lot.key) for lot in self.state.lots.get(node, ()))
 
 
 def nodes_of(gang: Gang) -> list[str]:

@@ -171,7 +171,7 @@ async def test_a_matcher_that_crashes_in_the_middle_of_a_pass_grants_once(turns:
     here = await world()
     async with running(here):
         await here.add(*node("n1"), *node("n2"), admitted("a", spec()), admitted("b", spec(2)))
-        for event in (funded("a"), funded("b")):
+        for event in (funded("a"), funded("b", 1_000_000)):
             await here.bus.publish(event.subject(), encode(event))
         for _ in range(turns):
             await asyncio.sleep(0)
@@ -266,4 +266,4 @@ async def test_a_gang_overtaken_by_its_job_s_release_sells_its_gpus_to_the_next(
     async with running(here) as engine:
         assert [gang.job for gang in await here.gangs()] == ["a", "b"]
         assert engine.state.leases.keys() == {"b-1"}
-        assert engine.state.nodes["n1"].place == A
+        assert engine.state.lots["n1"][0].place == A

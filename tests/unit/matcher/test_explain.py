@@ -22,8 +22,8 @@ from tests.unit.matcher.builders import (
 )
 from volt.contracts.jobs import JobSpec
 from volt.contracts.market import Waiting
-from volt_matcher.explain import ALTERNATIVES_MAX
-from volt_matcher.place import Placement, fit
+from volt_matcher.alternatives import ALTERNATIVES_MAX
+from volt_matcher.place import cheapest
 from volt_matcher.state import first_request
 
 
@@ -196,8 +196,8 @@ def test_every_alternative_clears_when_it_is_asked_for() -> None:
 def test_what_the_pass_grants_is_exactly_what_fits() -> None:
     market = fragmented()
     for number, what in enumerate([spec(1, 8), spec(5, 2), spec(2, 2), spec(2, 2), spec(1, 1)]):
-        request = first_request(what, 2 * USD)
-        fits = isinstance(fit(market.state.nodes.values(), request), Placement)
+        request = first_request(what, 2 * USD, 0)
+        fits = cheapest(market.state.book, request) is not None
         market.job(f"j{number}", what)
         assert (f"j{number}" in market.gangs()) == fits
 

@@ -3,7 +3,7 @@
 from tests.unit.matcher.builders import USD, Market, alive, bid, spec
 from volt.contracts.bids import GPUS_PER_BID_MAX
 from volt.contracts.messages import MESSAGE_BYTES_MAX, encode
-from volt_matcher.clear import REASONS_PER_PASS_MAX
+from volt_matcher.explain import REASONS_PER_PASS_MAX
 
 UUID_CHARS = 96
 
@@ -79,3 +79,18 @@ def test_reasons_that_have_no_room_beside_gangs_follow_in_the_next() -> None:
     assert len(said[0].gangs) == 5
     assert 0 < len(said[0].waiting) < REASONS_PER_PASS_MAX
     assert [waiting.job for one in said for waiting in one.waiting] == picky
+
+
+def test_two_thousand_gangs_go_into_as_many_messages_as_they_need_each_one_whole() -> None:
+    market = Market()
+    for number in range(2000):
+        name = f"node-{number:04}"
+        uuids = [f"GPU-{number:08x}-0000-0000-0000-{gpu:012x}" for gpu in range(8)]
+        market.add(bid(name, uuids), alive(name))
+    for number in range(2000):
+        market.job(f"job-{number:04}", spec(1, 8))
+    said = market.settle()
+    assert all(len(encode(one)) <= MESSAGE_BYTES_MAX for one in said)
+    assert len(said) > 2
+    assert [gang.job for one in said for gang in one.gangs] == [f"job-{number:04}" for number in range(2000)]
+    assert len(market.state.leased) == 2000 * 8

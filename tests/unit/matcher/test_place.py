@@ -43,12 +43,20 @@ def test_another_job_s_trade_does_not_move_the_price() -> None:
     assert [gangs[job].price_microusd_per_gpu_hour for job in ("a", "b")] == [500_000, 1_900_000]
 
 
-def test_the_highest_ask_of_a_fabric_decides_between_fabrics() -> None:
+def test_the_sum_of_asks_decides_between_fabrics() -> None:
     market = Market()
     for name, ask_microusd, where in (("a1", 1, A), ("a2", 900, A), ("b1", 500, B), ("b2", 600, B)):
         market.node(name, ask_microusd=ask_microusd, place=where)
     gang = place(market, 2, 8, interconnect="fabric")
-    assert (nodes_of(gang), gang.price_microusd_per_gpu_hour, gang.domain) == (["b1", "b2"], 600, "fabric:eu/B")
+    assert (nodes_of(gang), gang.price_microusd_per_gpu_hour, gang.domain) == (["a1", "a2"], 900, "fabric:eu/A")
+
+
+def test_equal_sums_go_to_the_lower_highest_ask() -> None:
+    market = Market()
+    for name, ask_microusd, where in (("a1", 1, A), ("a2", 900, A), ("b1", 401, B), ("b2", 500, B), ("b3", 999, B)):
+        market.node(name, ask_microusd=ask_microusd, place=where)
+    gang = place(market, 2, 8, interconnect="fabric")
+    assert (nodes_of(gang), gang.price_microusd_per_gpu_hour) == (["b1", "b2"], 500)
 
 
 def test_equal_prices_go_to_the_domain_with_the_fewest_free_gpus() -> None:
@@ -189,6 +197,8 @@ def test_a_gang_is_granted_whole_or_not_at_all() -> None:
 
 def test_every_gpu_is_of_a_model_that_was_asked_for() -> None:
     market = Market(bid("n1", model="a100-40gb"), alive("n1"), bid("n2", model="h100-80gb"), alive("n2"))
+    market.job("both", spec(2, 8, models=("h100-80gb", "a100-40gb")))
+    assert market.waiting()["both"].binding == "free_gpus", "a gang is of one model"
     market.job("j", spec(1, 8, models=("h100-80gb",)))
     assert nodes_of(market.gangs()["j"]) == ["n2"]
     market.job("k", spec(1, 8, models=("h100-80gb", "a100-40gb")))

@@ -7,7 +7,7 @@ from random import Random
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.unit.matcher.auditor import lowest_price_microusd
+from tests.unit.matcher.auditor import cheapest_price_microusd
 from tests.unit.matcher.builders import (
     Market,
     alive,
@@ -20,8 +20,8 @@ from volt.contracts.market import Alternative, MarketCleared
 from volt.contracts.messages import MESSAGE_BYTES_MAX, Event, encode
 from volt_matcher.clear import clear
 from volt_matcher.domain import evolve
-from volt_matcher.feasible import Request
-from volt_matcher.place import Placement, fit
+from volt_matcher.lots import Request, Shape
+from volt_matcher.place import cheapest
 from volt_matcher.state import State, first_request
 
 
@@ -75,13 +75,13 @@ def test_a_job_that_waits_at_rest_does_not_fit(telling: Telling) -> None:
     story.arrive()
     story.settle()
     for name in story.state.open - set(story.auditor.gangs):
-        request = first_request(story.auditor.specs[name], story.auditor.caps[name])
-        assert not isinstance(fit(story.state.nodes.values(), request), Placement)
+        request = first_request(story.auditor.specs[name], story.auditor.caps[name], 0)
+        assert cheapest(story.state.book, request) is None
 
 
 @given(supplies, asked)
 @relaxed
-def test_a_job_fits_exactly_when_some_set_of_nodes_does_and_pays_the_lowest_price(
+def test_a_job_fits_exactly_when_some_set_of_nodes_does_and_pays_the_price_of_the_cheapest(
     bids: tuple[BidAccepted, ...], job: Asked
 ) -> None:
     what, cap_microusd = job
@@ -89,7 +89,7 @@ def test_a_job_fits_exactly_when_some_set_of_nodes_does_and_pays_the_lowest_pric
     market.job("j", what, cap_microusd)
     gang = market.gangs().get("j")
     price_microusd = gang.price_microusd_per_gpu_hour if gang else None
-    assert price_microusd == lowest_price_microusd(list(bids), what, cap_microusd)
+    assert price_microusd == cheapest_price_microusd(list(bids), what, cap_microusd)
 
 
 @given(supplies, st.lists(asked, min_size=1, max_size=4), st.randoms(use_true_random=False))
@@ -114,9 +114,9 @@ def test_what_is_offered_instead_clears_as_said(bids: tuple[BidAccepted, ...], q
         market.job(f"j{number}", what, cap_microusd)
     for name, waiting in market.waiting().items():
         for one in waiting.alternatives:
-            request = changed(first_request(*queue[int(name[1:])]), one)
-            placed = fit(market.state.nodes.values(), request)
-            assert isinstance(placed, Placement), one
+            request = changed(first_request(*queue[int(name[1:])], 0), one)
+            placed = cheapest(market.state.book, request)
+            assert placed is not None, one
             assert placed.price_microusd_per_gpu_hour == one.price_microusd_per_gpu_hour
             assert request.nodes * request.gpus_per_node == one.gpus
 
@@ -132,4 +132,4 @@ def changed(request: Request, alternative: Alternative) -> Request:
         return replace(request, interconnect=levels[found[2]])
     found = re.fullmatch(r"(\d+) nodes? with (\d+) GPUs?( each)?", alternative.change)
     assert found, alternative.change
-    return replace(request, nodes=int(found[1]), gpus_per_node=int(found[2]))
+    return replace(request, shapes=(Shape(int(found[1]), int(found[2])),))
