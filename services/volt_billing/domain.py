@@ -39,9 +39,8 @@ def evolve(state: State, entry: Entry) -> None:
             state.offers[node] = Offer(asks, models, is_open=True)
         case BidWithdrawn(node=node):
             _withdraw(state, node)
-        case MarketCleared(gangs=gangs):
-            for gang in gangs:
-                _grant(state, gang)
+        case MarketCleared() as cleared:
+            _clear(state, cleared)
         case ClusterEvent(job=job) as event:
             life = _life(event)
             _step(state, job, lambda known: changed(known, life))
@@ -69,6 +68,13 @@ def _become(state: State, job: JobId, following: JobState) -> None:
 def _withdraw(state: State, node: NodeId) -> None:
     if node in state.offers:
         state.offers[node] = replace(state.offers[node], is_open=False)
+
+
+def _clear(state: State, cleared: MarketCleared) -> None:
+    for gang in cleared.gangs:
+        _grant(state, gang)
+    for expired in cleared.expired:
+        _step(state, expired.job, lambda known: over(known, cleared.at_ms))
 
 
 def _grant(state: State, gang: Gang) -> None:

@@ -84,9 +84,11 @@ def evolve(state: State, entry: Entry) -> None:
     match entry.event:
         case JobAdmitted() as event:
             _put(state, entry.seq, event.job, Absent(Job(event.account, event.job, event.spec)))
-        case MarketCleared(gangs=gangs):
+        case MarketCleared(gangs=gangs, expired=expired):
             for gang in gangs:
                 _grant(state, entry.seq, gang)
+            for one in expired:
+                _end(state, entry.seq, one.job, Verdict("released"))
         case NodeAlive() as event:
             key = (event.account, event.node)
             state.nodes[key] = replace(state.nodes.get(key, Node()), lost=False)

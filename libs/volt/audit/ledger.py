@@ -70,9 +70,12 @@ class _Auditor:
             case JobReleaseAccepted(job=job) | ClusterEvent(job=job) as fact:
                 if job in self._stories:
                     self._stories[job].learn(entry.seq, fact)
-            case MarketCleared(gangs=gangs):
+            case MarketCleared(gangs=gangs, expired=expired):
                 for gang in gangs:
                     yield from self._grant(entry.seq, gang)
+                for one in expired:
+                    if one.job in self._stories:
+                        self._stories[one.job].is_over = True
             case BeatsCovered() as covered:
                 self._cover(covered)
             case LedgerEvent() as money:

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.unit.billing.builders import (
+    BUYER,
     DOLLAR,
     HOUR,
     JOB,
@@ -30,11 +31,13 @@ from volt.contracts.ledger import (
     FIRST_CREDIT_MICROUSD,
     AccountCredited,
     HoldAdjusted,
+    JobClosed,
     JobFunded,
     JobUnfunded,
     MembersFunded,
     earned,
 )
+from volt.contracts.market import Expired, MarketCleared
 from volt.contracts.messages import Event
 from volt_billing.holds import DEFAULT_CAP_MICROUSD_PER_GPU_HOUR
 
@@ -218,3 +221,13 @@ def test_a_closed_job_is_forgotten_but_for_its_end() -> None:
     assert world.balance(earned(provider_of("a"))) == 950_000
     state = world.state
     assert (state.open_jobs, state.cover, JOB in state.transfer_ids) == ({}, {}, False)
+
+
+def test_a_job_that_waited_out_gets_its_hold_back_and_is_closed_for_nothing() -> None:
+    world = funded_world()
+    job = Expired(job=JOB, account=BUYER)
+    world.say(MarketCleared(through_seq=1, at_ms=START_MS + MINUTE, expired=(job,)))
+    last = world.ledger()[-1]
+    assert isinstance(last, JobClosed)
+    assert last.lines == ()
+    assert world.wallet() == FIRST_CREDIT_MICROUSD

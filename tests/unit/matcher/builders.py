@@ -10,7 +10,7 @@ from volt.contracts.clusters import (
     MembersWanted,
     Wanted,
 )
-from volt.contracts.jobs import JobAdmitted, JobReleaseAccepted, JobSpec, Level, Shape, Workload
+from volt.contracts.jobs import JobAdmitted, JobReleaseAccepted, JobSpec, Level, QuoteAdmitted, Shape, Workload
 from volt.contracts.ledger import JobFunded, MembersFunded
 from volt.contracts.log import Entry
 from volt.contracts.market import Gang, MarketCleared, Waiting
@@ -151,6 +151,8 @@ class Market:
     def __init__(self, *events: Event) -> None:
         self.state = State()
         self.entries: list[Entry] = []
+        self.at_ms = AT_MS
+        """When passes are."""
         self.add(*events)
 
     def add(self, *events: Event) -> None:
@@ -168,13 +170,18 @@ class Market:
         """A job that may be matched."""
         self.add(admitted(job, what), funded(job, cap_microusd))
 
+    def ask(self, quote: str, what: JobSpec) -> None:
+        """A question what a job would get."""
+        asked = QuoteAdmitted(account="buyer", job=quote, request_id=quote, at_ms=AT_MS, request_digest="", spec=what)
+        self.add(asked)
+
     def want(self, job: str, rank: int, attempt: int, *, excluded: tuple[str, ...] = (), within: str = "") -> None:
         """A funded vacancy of generation 2."""
         self.add(wanted(job, (rank, attempt), excluded=excluded, within=within), members_funded(job, attempt))
 
     def plan(self) -> MarketCleared | None:
         """What a pass would say now, without saying it."""
-        return clear(self.state, AT_MS)
+        return clear(self.state, self.at_ms)
 
     def run(self) -> MarketCleared | None:
         """One pass, appended if it has something to say."""

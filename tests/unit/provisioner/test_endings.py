@@ -2,8 +2,9 @@
 
 import pytest
 
-from tests.unit.provisioner.world import T0_MS, TIMING, World, admitted, code, killed, provider_of, spec
+from tests.unit.provisioner.world import BUYER, JOB, T0_MS, TIMING, World, admitted, code, killed, provider_of, spec
 from volt.contracts.clusters import (
+    ClusterEvent,
     ClusterForming,
     ClusterReleased,
     Exit,
@@ -11,6 +12,7 @@ from volt.contracts.clusters import (
     LeaseCleared,
     MembersWanted,
 )
+from volt.contracts.market import Expired, MarketCleared
 from volt_provisioner.causes import RESTARTS_MAX
 from volt_provisioner.states import Cleared
 
@@ -300,3 +302,11 @@ def test_a_cluster_whose_leases_are_all_cleared_is_forgotten_but_for_its_end() -
     world.release()
     world.happen(world.first_gang())
     assert world.names()[-1] == "LeaseCleared"
+
+
+def test_a_job_that_waited_out_has_no_cluster_whatever_comes_later() -> None:
+    world = World()
+    world.write(admitted())
+    world.write(MarketCleared(through_seq=1, at_ms=world.now_ms, expired=(Expired(job=JOB, account=BUYER),)))
+    world.happen(world.first_gang())
+    assert world.all(ClusterEvent) == []
