@@ -36,7 +36,7 @@ def job_answer(job: Job, queue_position: int | None = None) -> http.Job:
         release_reason=job.release_reason,
         exit_code=job.exit_code,
         first_cause=job.first_cause,
-        due_usd=format_usd(_due_microusd(job)),
+        posted_usd=format_usd(_due_microusd(job)),
     )
 
 

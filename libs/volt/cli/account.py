@@ -6,13 +6,14 @@ from pathlib import Path
 import click
 import msgspec
 
-from volt.cli.shared import data_option, err, json_option, print_json
+from volt.cli.shared import CONNECT_SECONDS_MAX, data_option, err, json_option, print_json
 from volt.contracts.errors import Reason, Refused
 from volt.contracts.ids import is_id
 from volt.embedded import Context, data_folder, read_context, write_context
 from volt.embedded.accounts import new_api_key, open_account
 from volt.runtime import telemetry
 from volt.runtime.nats import NatsBus
+from volt.sdk.context import CONTEXT_FILE
 
 
 @click.group()
@@ -25,15 +26,23 @@ def account() -> None:
 @click.argument("name")
 @data_option
 @click.option("--into", type=click.Path(file_okay=False, path_type=Path), help="A folder to write its context into.")
+@click.option("--force", is_flag=True, help="Write over a context that is there, and so over the only copy of its key.")
 @click.option("--nats-url", help="The bus; the default is the data folder's control plane.")
 @click.option("--gateway-url", help="The gateway that belongs to --nats-url.")
 @json_option
 def open_(
-    name: str, data: Path | None, into: Path | None, nats_url: str | None, gateway_url: str | None, as_json: bool
+    name: str,
+    data: Path | None,
+    into: Path | None,
+    force: bool,
+    nats_url: str | None,
+    gateway_url: str | None,
+    as_json: bool,
 ) -> None:
-    """Open the account NAME and print its key, once: it is stored nowhere else.
+    """Open the account NAME and print its key, once: it is stored nowhere else but in a context.
 
-    Where no context is at hand, --nats-url says where to ask; --gateway-url then goes into the context that is written.
+    With --into DIR, `--data DIR` acts for it from then on; without, the README says how to use the key. Where no
+    context is at hand, --nats-url says where to ask; --gateway-url then goes into the context that is written.
     """
     if not is_id(name):
         message = f"{name!r} is no account name: lower-case letters, digits, - and _, at most 64"
@@ -45,10 +54,15 @@ def open_(
     else:
         addresses = {"nats_url": nats_url, "redis_url": "", "gateway_url": gateway_url or ""}
         opened = Context(**addresses, account=name, api_key=new_api_key())
+    if into is not None and not force and (into / CONTEXT_FILE).exists():
+        message = (
+            f"{into / CONTEXT_FILE} is there, with the only copy of another key; choose another folder, or --force"
+        )
+        raise Refused(Reason(code="context_exists", message=message, field="into", seen=str(into)))
     asyncio.run(_open(opened))
     if into is not None:
         write_context(into, opened)
-        err.print(f"its context is in {into / 'context.json'}; use it with --data {into}")
+        err.print(f"its context is in {into / CONTEXT_FILE}; use it with --data {into}")
     if as_json:
         print_json({"account": name, "api_key": opened.api_key})
     else:
@@ -56,7 +70,7 @@ def open_(
 
 
 async def _open(context: Context) -> None:
-    bus = await NatsBus.connect(context.nats_url, "account")
+    bus = await NatsBus.connect(context.nats_url, "account", CONNECT_SECONDS_MAX)
     try:
         await open_account(bus, context.account, context.api_key)
     finally:

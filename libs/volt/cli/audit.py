@@ -9,7 +9,7 @@ from rich.text import Text
 
 from volt.audit.ledger import audit
 from volt.audit.report import LedgerReport
-from volt.cli.shared import EXIT_FAILED, data_option, err, json_option, out, print_json
+from volt.cli.shared import CONNECT_SECONDS_MAX, EXIT_FAILED, data_option, err, json_option, out, print_json
 from volt.cli.tables import table
 from volt.contracts.log import Entry
 from volt.contracts.streams import LOG
@@ -41,7 +41,7 @@ def audit_(data: Path | None, as_json: bool) -> None:
 
 
 async def _audit(nats_url: str) -> LedgerReport:
-    bus = await NatsBus.connect(nats_url, "audit")
+    bus = await NatsBus.connect(nats_url, "audit", CONNECT_SECONDS_MAX)
     entries: list[Entry] = []
     try:
         async for page in Log(bus).read(LOG.subjects):

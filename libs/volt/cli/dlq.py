@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import click
 
-from volt.cli.shared import data_option, err, json_option, out, print_json
+from volt.cli.shared import CONNECT_SECONDS_MAX, data_option, err, json_option, out, print_json
 from volt.cli.tables import table
 from volt.contracts.letters import DeadLetter
 from volt.embedded import data_folder, read_context
@@ -65,7 +65,7 @@ def replay_(number: int, data: Path | None) -> None:
 
 
 async def _on_bus(data: Path | None, act: Callable[[NatsBus], Awaitable[T]]) -> T:
-    bus = await NatsBus.connect(read_context(data_folder(data)).nats_url, "dlq")
+    bus = await NatsBus.connect(read_context(data_folder(data)).nats_url, "dlq", CONNECT_SECONDS_MAX)
     try:
         return await act(bus)
     finally:

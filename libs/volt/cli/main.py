@@ -3,7 +3,7 @@
 0  done                    4  there is no such thing
 1  a job or check failed   5  not available now; try again
 2  wrong usage             6  the key is missing or wrong
-3  refused by the rules
+3  refused by the rules    7  a job ended early (`volt wait`)
 """
 
 import importlib
@@ -11,7 +11,7 @@ import sys
 
 import click
 
-from volt.cli.shared import report_failure
+from volt.cli.shared import EXIT_FAILED, err, report_failure
 from volt.contracts.errors import VoltError
 
 _COMMANDS = {
@@ -19,12 +19,16 @@ _COMMANDS = {
     "demo": "volt.cli.demo:demo",
     "agent": "volt.cli.agent:agent",
     "account": "volt.cli.account:account",
-    "deploy": "volt.cli.jobs:deploy",
+    "deploy": "volt.cli.deploy:deploy",
+    "scale": "volt.cli.deploy:scale",
+    "wait": "volt.cli.deploy:wait",
     "status": "volt.cli.jobs:status",
     "logs": "volt.cli.jobs:logs",
     "release": "volt.cli.jobs:release",
     "explain": "volt.cli.jobs:explain",
     "offers": "volt.cli.market:offers",
+    "market": "volt.cli.market:market",
+    "bid": "volt.cli.bids:bid",
     "balance": "volt.cli.money:balance",
     "ledger": "volt.cli.audit:ledger",
     "dlq": "volt.cli.dlq:dlq",
@@ -66,3 +70,6 @@ def main() -> None:
         sys.exit(130)
     except VoltError as error:
         sys.exit(report_failure(error))
+    except OSError as error:
+        err.print(f"[red]error[/red] {error}", markup=True)
+        sys.exit(EXIT_FAILED)

@@ -20,7 +20,10 @@ EXIT_REFUSED = 3
 EXIT_NOT_FOUND = 4
 EXIT_UNAVAILABLE = 5
 EXIT_UNAUTHORIZED = 6
+EXIT_INTERRUPTED = 130
 
+CONNECT_SECONDS_MAX = 3.0
+"""How long a command waits for the bus: a person waits too."""
 PIPE_COLUMNS = 240
 """Into a pipe or file a table is as wide as it needs to be: nothing of it is folded."""
 

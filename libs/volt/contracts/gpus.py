@@ -17,6 +17,7 @@ from volt.contracts.messages import Value
 GPU_NAME_CHARS_MAX = 96
 GPU_MEMORY_MIB_MAX = 4 * 1024 * 1024
 MIB_PER_GIB = 1024
+COUNT_DIGITS_MAX = 6
 
 # Drivers report less than the nominal size, the most so with ECC on GDDR6: 46,068 MiB of an L40S, 15,109 of a T4.
 _REPORTED_PERCENT_MIN = 91
@@ -148,6 +149,31 @@ def resolve(name: str, memory_mib: int = 0) -> GpuModel:
     if len(chosen) > 1:
         raise _ambiguous(name, chosen)
     return chosen[0]
+
+
+class Ask(Value, frozen=True, kw_only=True):
+    """GPUs as people ask for them: any of these models, how many if that is said, of how much memory at least."""
+
+    names: tuple[str, ...]
+    count: int | None = None
+    memory_mib: int = 0
+
+
+def parse_ask(text: str) -> Ask:
+    """Reads `NAME`, `NAME:COUNT` or `NAME:COUNT:MEMORY`, where NAME may be several with commas and MEMORY is like 80GB.
+
+    What the names mean is said by `resolve`. Raises Refused.
+    """
+    names, _, rest = text.partition(":")
+    count, _, memory = rest.partition(":")
+    sized = _SIZE.fullmatch(memory.strip().casefold()) if memory else None
+    is_counted = not count or (count.isascii() and count.isdigit() and len(count) <= COUNT_DIGITS_MAX)
+    listed = tuple(name.strip() for name in names.split(","))
+    if not all(listed) or not is_counted or (rest and not count) or (memory and sized is None):
+        message = f"{_seen(text)!r} asks for no GPUs; write it like h100, h100,a100-80gb or h100:8:80GB"
+        raise Refused(Reason(code="invalid_gpu_ask", message=message, field="gpu", seen=_seen(text)))
+    memory_mib = int(sized["gib"]) * MIB_PER_GIB if sized else 0
+    return Ask(names=listed, count=int(count) if count else None, memory_mib=memory_mib)
 
 
 class _Named(Value, frozen=True, kw_only=True):

@@ -202,7 +202,8 @@ class Job(Answer, frozen=True, kw_only=True):
     release_reason: ReleaseReason | None = None
     exit_code: int | None = None
     first_cause: str = ""
-    due_usd: str = "0.000000"
+    posted_usd: str = "0.000000"
+    """What was posted so far, and so left the hold."""
 
 
 class JobList(Answer, frozen=True, kw_only=True):

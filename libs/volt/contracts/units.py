@@ -19,6 +19,7 @@ MICROUSD_PLACES = 6
 
 # Digits are written out: `\d` would take those of every script.
 _AMOUNT = re.compile(r"(-)?([0-9]{1,20})(?:\.([0-9]{1,20}))?")
+_PERCENT = re.compile(r"([0-9]{1,3})(?:\.([0-9]))?")
 _DURATION = re.compile(r"(?:([0-9]{1,6})d)?(?:([0-9]{1,6})h)?(?:([0-9]{1,6})m)?(?:([0-9]{1,8})s)?")
 
 
@@ -58,3 +59,12 @@ def parse_duration_seconds(text: str) -> int:
     if not 0 < total <= DURATION_SECONDS_MAX:
         raise ValueError(f"{text!r} is out of range: 1s to {DURATION_SECONDS_MAX // 86400}d")
     return total
+
+
+def parse_permille(text: str) -> int:
+    """Thousandths of a percentage such as `99.5`. Raises ValueError beyond 100 or a tenth of one per cent."""
+    match = _PERCENT.fullmatch(text.strip().removesuffix("%"))
+    permille = int(match[1]) * 10 + int(match[2] or 0) if match else -1
+    if not 0 <= permille <= 1_000:
+        raise ValueError(f"{text!r} is not a percentage; write it like 99.5, from 0 to 100")
+    return permille

@@ -59,15 +59,16 @@ class NatsConnection:
         self._waits: set[asyncio.Timeout] = set()
 
     @classmethod
-    async def connect(cls, url: str, name: str) -> Self:
-        """Connects within `CONNECT_SECONDS_MAX`, or raises BusUnavailable."""
+    async def connect(cls, url: str, name: str, seconds_max: float = CONNECT_SECONDS_MAX) -> Self:
+        """Connects within `seconds_max`, or raises BusUnavailable."""
         bus = cls(name)
         try:
-            await asyncio.wait_for(bus._connect(url), CONNECT_SECONDS_MAX)
+            await asyncio.wait_for(bus._connect(url), seconds_max)
         except (TimeoutError, OSError, nats.errors.Error) as error:
             bus._closing = True
             await bus.client.close()
-            raise BusUnavailable(f"no bus at {url} within {CONNECT_SECONDS_MAX:.0f} s: {error!r}") from error
+            message = f"no bus at {url} within {seconds_max:.0f} s ({error!r}); `volt up` starts one"
+            raise BusUnavailable(message) from error
         return bus
 
     async def close(self) -> None:

@@ -12,7 +12,7 @@ import httpx
 from volt.contracts.errors import Unavailable
 from volt.sdk import calls, retries, streams
 from volt.sdk.blocking import CALL_SECONDS_MAX
-from volt.sdk.calls import Call, GatewayUnreachable, error_in
+from volt.sdk.calls import Call, GatewayUnreachable, error_in, unreachable
 from volt.sdk.context import is_loopback, read_context
 from volt.sdk.retries import Attempts
 from volt.sdk.streams import SILENCE_SECONDS_MAX, Reading, StreamCall
@@ -57,7 +57,7 @@ class _Transport:
                 call.method, call.path, params=call.params, headers=call.headers, content=call.body
             )
         except httpx.TransportError as error:
-            raise GatewayUnreachable(f"{call.method} {call.path}: {error!r}") from error
+            raise GatewayUnreachable(unreachable(str(self._http.base_url), error)) from error
         return call.read(response.status_code, response.content)
 
     async def _read_once(self, reading: Reading[T]) -> AsyncGenerator[T, None]:
@@ -72,7 +72,7 @@ class _Transport:
                     for item in reading.feed(data):
                         yield item
         except httpx.TransportError as error:
-            raise GatewayUnreachable(f"GET {path}: {error!r}") from error
+            raise GatewayUnreachable(unreachable(str(self._http.base_url), error)) from error
         if not reading.ended:
             raise GatewayUnreachable(f"GET {path}: the stream broke off")
 
@@ -104,12 +104,22 @@ class AsyncJobs(_Group):
     """The account's jobs."""
 
     create = _sent(calls.create_job)
+    quote = _sent(calls.ask_quote)
+    scale = _sent(calls.scale_job)
     get = _sent(calls.get_job)
     list = _sent(calls.list_jobs)
     release = _sent(calls.release_job)
     bill = _sent(calls.job_bill)
     logs = _streamed(streams.job_logs)
     events = _streamed(streams.job_events)
+
+
+class AsyncBids(_Group):
+    """What the account's own nodes offer."""
+
+    list = _sent(calls.list_bids)
+    change = _sent(calls.change_bid)
+    withdraw = _sent(calls.withdraw_bid)
 
 
 class AsyncClient(_Group):
@@ -125,6 +135,7 @@ class AsyncClient(_Group):
     def __init__(self, url: str, api_key: str) -> None:
         super().__init__(_Transport(url, api_key))
         self.jobs = AsyncJobs(self._transport)
+        self.bids = AsyncBids(self._transport)
 
     @classmethod
     def from_context(cls, context_path: str | os.PathLike[str] | None = None) -> Self:
@@ -133,6 +144,7 @@ class AsyncClient(_Group):
         return cls(context.gateway_url, context.api_key)
 
     offers = _sent(calls.list_offers)
+    market = _sent(calls.get_market)
     balance = _sent(calls.get_balance)
     statement = _sent(calls.get_statement)
     health = _sent(calls.get_health)

@@ -3,12 +3,13 @@
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, Required, TypedDict, TypeVar, Unpack
 from urllib.parse import quote
 
 import msgspec
 
-from volt.contracts import http
+from volt.contracts import http, http_market
+from volt.contracts.bids import Tier
 from volt.contracts.errors import (
     MalformedMessage,
     NotFound,
@@ -18,6 +19,7 @@ from volt.contracts.errors import (
     Unavailable,
     VoltError,
 )
+from volt.contracts.gpus import Interface
 from volt.contracts.jobs import Level, WorkloadKind
 
 ERROR_TEXT_CHARS_MAX = 500
@@ -63,6 +65,11 @@ class Call(Generic[T]):
             raise MalformedMessage("unreadable_answer", text) from error
 
 
+def unreachable(url: str, error: Exception) -> str:
+    """What to say when nobody answers."""
+    return f"no gateway at {url} ({error!r}); is its control plane running? `volt up` starts one"
+
+
 def error_in(status: int, body: bytes) -> VoltError:
     """The error that a response tells of, as the gateway meant it."""
     try:
@@ -82,53 +89,145 @@ def error_in(status: int, body: bytes) -> VoltError:
     return error
 
 
-def create_job(
-    *,
-    gpu: str | Sequence[str],
-    count: int,
-    command: Sequence[str],
-    kind: WorkloadKind = "ddp",
-    image: str = "",
-    env: Mapping[str, str] | None = None,
-    nodes: int | None = None,
-    processes_per_node: int | None = None,
-    interconnect: Level | None = None,
-    regions: Sequence[str] = (),
-    regions_denied: Sequence[str] = (),
-    min_memory_mib: int = 0,
-    max_price_usd_per_gpu_hour: str | None = None,
-    max_duration: str | None = None,
-    idempotency_key: str | None = None,
-) -> Call[http.Job]:
+class JobTerms(TypedDict, total=False):
+    """What a job asks for, as in `volt.contracts.jobs.RequestJob`; what is left out is as there.
+
+    `gpu` may name several models, any of which will do. Prices are decimal strings such as `"2.50"`, durations such as
+    `"1h30m"`; None is no limit. `max_wait` may be `"0s"`, for an answer now.
+    """
+
+    gpu: Required[str | Sequence[str]]
+    count: Required[int]
+    command: Required[Sequence[str]]
+    kind: WorkloadKind
+    image: str
+    env: Mapping[str, str] | None
+    nodes: int | None
+    processes_per_node: int | None
+    interconnect: Level | None
+    preferred_interconnect: Level | None
+    preference_percent: int
+    min_bandwidth_gbps: int
+    interface: Interface | None
+    regions: Sequence[str]
+    regions_denied: Sequence[str]
+    countries: Sequence[str]
+    countries_denied: Sequence[str]
+    min_memory_mib: int
+    min_reliability_permille: int
+    tier: Tier | None
+    providers_excluded: Sequence[str]
+    max_price_usd_per_gpu_hour: str | None
+    max_duration: str | None
+    max_wait: str | None
+
+
+def create_job(*, idempotency_key: str | None = None, **terms: Unpack[JobTerms]) -> Call[http.Job]:
     """Asks for `count` GPUs that run `command`, and returns the job as soon as it is admitted.
 
-    `max_price_usd_per_gpu_hour` is a decimal string such as `"2.50"` and `max_duration` one such as `"1h30m"`; None
-    is no limit. `gpu` may name several models, any of which will do. A call that is repeated with the same
-    `idempotency_key` makes no second job; without one each call has its own, which its retries share. A job that is
-    not answered in time comes back in state `requested`. Raises Refused with the reason, Unauthorized, Unavailable.
+    A call that is repeated with the same `idempotency_key` makes no second job; without one each call has its own,
+    which its retries share. A job that is not answered in time comes back in state `requested`. Raises Refused with the
+    reason, Unauthorized, Unavailable.
     """
-    body = http.JobRequest(
-        gpu=gpu if isinstance(gpu, str) else tuple(gpu),
-        count=count,
-        nodes=nodes,
-        workload=http.WorkloadRequest(
-            command=tuple(command),
-            kind=kind,
-            image=image,
-            env=dict(env or {}),
-            processes_per_node=processes_per_node,
-        ),
-        constraints=http.ConstraintsRequest(
-            interconnect=interconnect,
-            regions=tuple(regions),
-            regions_denied=tuple(regions_denied),
-            min_memory_mib=min_memory_mib,
-        ),
-        max_price_usd_per_gpu_hour=max_price_usd_per_gpu_hour,
+    return _posting(http.JOBS_PATH, http.Job, _job_request(terms), idempotency_key)
+
+
+def ask_quote(**terms: Unpack[JobTerms]) -> Call[http_market.Quote]:
+    """Asks what a job would get now: the nodes and the price, or why none. Nothing is held. Raises as `create_job`."""
+    return _posting(http_market.QUOTES_PATH, http_market.Quote, _job_request(terms))
+
+
+def scale_job(job: str, count: int, *, idempotency_key: str | None = None) -> Call[http.Job]:
+    """Makes a running cluster larger or smaller, to `count` GPUs in all. Raises NotFound, Refused and the others."""
+    return _posting(job_path(job) + "/scale", http.Job, http.ScaleRequest(count=count), idempotency_key)
+
+
+def list_bids() -> Call[http_market.BidList]:
+    """What the account's own nodes offer, those too that are withdrawn."""
+    return Call(method="GET", path=http_market.BIDS_PATH, answer=http_market.BidList)
+
+
+def change_bid(
+    node: str,
+    *,
+    gpu: str | None = None,
+    offer: bool = False,
+    price_usd_per_gpu_hour: str | None = None,
+    gpus_min: int | None = None,
+    max_duration: str | None = None,
+    available_from_ms: int | None = None,
+    available_until_ms: int | None = None,
+    paused: bool | None = None,
+    idempotency_key: str | None = None,
+) -> Call[http_market.BidList]:
+    """Changes what one of the account's nodes offers, of one model or all; running leases keep their terms.
+
+    `offer` puts a withdrawn node back on the market. A `max_duration` of `"none"`, and an instant of 0, take that term
+    away; None leaves one as it is. Raises NotFound, Refused with the reason, and the others.
+    """
+    change = http_market.BidChange(
+        gpu=gpu,
+        offer=offer,
+        price_usd_per_gpu_hour=price_usd_per_gpu_hour,
+        gpus_min=gpus_min,
         max_duration=max_duration,
+        available_from_ms=available_from_ms,
+        available_until_ms=available_until_ms,
+        paused=paused,
     )
+    return _posting(_node_path(node), http_market.BidList, change, idempotency_key)
+
+
+def withdraw_bid(node: str) -> Call[http_market.BidList]:
+    """Takes one of the account's nodes off the market; running leases go on. Raises NotFound and the others."""
+    headers = {http.IDEMPOTENCY_HEADER: uuid.uuid4().hex}
+    return Call(method="DELETE", path=_node_path(node), answer=http_market.BidList, headers=headers)
+
+
+def get_market(gpu: str) -> Call[http_market.Market]:
+    """The market of one model: best ask, depth by price, and the last clearing prices. Raises Refused for a model
+    that is unknown or ambiguous."""
+    path = f"{http_market.MARKET_PATH}/{quote(gpu, safe='')}"
+    return Call(method="GET", path=path, answer=http_market.Market)
+
+
+def _job_request(terms: JobTerms) -> http.JobRequest:
+    gpu = terms["gpu"]
+    known = {name: value for name, value in terms.items() if name in _CONSTRAINTS}
+    constraints = msgspec.convert(known, http.ConstraintsRequest)
+    return http.JobRequest(
+        gpu=gpu if isinstance(gpu, str) else tuple(gpu),
+        count=terms["count"],
+        nodes=terms.get("nodes"),
+        workload=http.WorkloadRequest(
+            command=tuple(terms["command"]),
+            kind=terms.get("kind", "ddp"),
+            image=terms.get("image", ""),
+            env=dict(terms.get("env") or {}),
+            processes_per_node=terms.get("processes_per_node"),
+        ),
+        constraints=constraints,
+        max_price_usd_per_gpu_hour=terms.get("max_price_usd_per_gpu_hour"),
+        max_duration=terms.get("max_duration"),
+        max_wait=terms.get("max_wait"),
+    )
+
+
+_CONSTRAINTS = frozenset(field.name for field in msgspec.structs.fields(http.ConstraintsRequest))
+
+
+def _posting(path: str, answer: type[T], body: http.Request, idempotency_key: str | None = None) -> Call[T]:
+    """Raises Refused if there is something in the body that is no text."""
     headers = {"Content-Type": "application/json", http.IDEMPOTENCY_HEADER: idempotency_key or uuid.uuid4().hex}
-    return Call(method="POST", path=http.JOBS_PATH, answer=http.Job, headers=headers, body=msgspec.json.encode(body))
+    try:
+        return Call(method="POST", path=path, answer=answer, headers=headers, body=msgspec.json.encode(body))
+    except UnicodeEncodeError as error:
+        message = f"bytes that are no UTF-8 text cannot be sent: {error.reason}"
+        raise Refused(Reason(code="not_text", message=message)) from error
+
+
+def _node_path(node: str) -> str:
+    return f"{http_market.BIDS_PATH}/{_segment(node, 'node')}"
 
 
 def get_job(job: str) -> Call[http.Job]:
@@ -179,6 +278,10 @@ def get_health() -> Call[http.Health]:
 
 def job_path(job: str) -> str:
     """The path of a job, whatever somebody may take for its id. Raises NotFound for what can be none."""
-    if job in ("", ".", ".."):
-        raise NotFound(f"{job!r} is no id of a job")
-    return f"{http.JOBS_PATH}/{quote(job, safe='')}"
+    return f"{http.JOBS_PATH}/{_segment(job, 'job')}"
+
+
+def _segment(name: str, kind: str) -> str:
+    if name in ("", ".", ".."):
+        raise NotFound(f"{name!r} is no id of a {kind}")
+    return quote(name, safe="")

@@ -138,7 +138,8 @@ def test_an_empty_list_is_a_success(command: str, empty: msgspec.Struct, volt: V
     code, out, err = served(volt, tmp_path, answer(empty), command, "--json")
     assert (code, json.loads(out), err) == (0, [], "")
     code, out, err = served(volt, tmp_path, answer(empty), command)
-    assert (code, err) == (0, "")
+    assert code == 0
+    assert "makes one" in err, "and what to do about it"
     assert len(out.splitlines()) == 1, "a header and no row"
 
 
@@ -242,3 +243,16 @@ def served(volt: Volt, folder: Path, step: Step, *arguments: str) -> Ran:
 def write_context(folder: Path, gateway_url: str, redis_url: str = "redis://127.0.0.1:1/0") -> None:
     addresses = {"nats_url": "nats://127.0.0.1:1", "redis_url": redis_url, "gateway_url": gateway_url}
     (folder / "context.json").write_text(json.dumps({**addresses, "account": "lab", "api_key": "the key"}))
+
+
+def test_what_the_system_refuses_is_one_line_and_no_traceback(volt: Volt) -> None:
+    code, out, err = volt("up", "--data", "/proc/none")
+    assert (code, out) == (1, "")
+    assert "Traceback" not in err
+    assert err.splitlines()[-1].startswith("error ")
+
+
+def test_a_demo_that_is_too_short_to_be_killed_in_is_wrong_usage(volt: Volt) -> None:
+    code, _, err = volt("demo", "--steps", "5")
+    assert code == 2
+    assert "x>=20" in err

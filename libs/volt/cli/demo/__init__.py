@@ -7,9 +7,9 @@ import click
 import msgspec
 from rich.live import Live
 
-from volt.cli.demo.scenario import Ending, Options, play
+from volt.cli.demo.scenario import STEPS_BEFORE_KILL, Ending, Options, play
 from volt.cli.demo.screen import Screen, summary
-from volt.cli.shared import err, out, print_json
+from volt.cli.shared import EXIT_INTERRUPTED, err, out, print_json
 
 DEMO_SECONDS_MAX = 120.0
 
@@ -36,15 +36,21 @@ class Figures(msgspec.Struct, frozen=True):
 @click.option(
     "--kill", type=click.Choice(["head", "other"]), default="other", show_default=True, help="Whose agent dies."
 )
-@click.option("--steps", default=40, show_default=True, help="Training steps.")
+@click.option(
+    "--steps", type=click.IntRange(min=2 * STEPS_BEFORE_KILL), default=40, show_default=True, help="Training steps."
+)
 @click.option("--step-seconds", default=0.05, show_default=True, help="How long a step takes at least.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as one JSON line at the end.")
 def demo(kill: str, steps: int, step_seconds: float, as_json: bool) -> None:
     """Run the main job end to end: a market, a cluster, a killed node, a recovery, a bill."""
     options = Options(kill_rank=0 if kill == "head" else 1, steps=steps, step_seconds=step_seconds)
     screen = Screen()
-    with Live(screen, console=err, refresh_per_second=8, transient=True):
-        ending = asyncio.run(asyncio.wait_for(play(options, screen.watch), DEMO_SECONDS_MAX))
+    try:
+        with Live(screen, console=err, refresh_per_second=8, transient=True):
+            ending = asyncio.run(asyncio.wait_for(play(options, screen.watch), DEMO_SECONDS_MAX))
+    except KeyboardInterrupt:
+        err.print("stopped; nothing is left running")
+        sys.exit(EXIT_INTERRUPTED)
     figures = _figures(ending)
     (err if as_json else out).print(summary(ending))
     if as_json:
