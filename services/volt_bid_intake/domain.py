@@ -20,13 +20,16 @@ from volt.contracts.jobs import (
     JobRejected,
     JobReleaseAccepted,
     OpenAccount,
+    QuoteAdmitted,
+    QuoteRejected,
     ReleaseJob,
     RequestJob,
+    RequestQuote,
 )
 from volt.contracts.log import Entry
 from volt.contracts.messages import Answer, Asked, Command, Event
 from volt.contracts.subjects import sender
-from volt_bid_intake.jobs import Jobs, evolve_job, release_job, request_job
+from volt_bid_intake.jobs import Jobs, evolve_job, release_job, request_job, request_quote
 from volt_bid_intake.nodes import Nodes, change_bid, evolve_node, place_bid, withdraw_bid
 
 KEY_SHA256_CHARS = 64
@@ -96,7 +99,7 @@ def evolve(state: State, entry: Entry) -> None:
             state.accounts[account] = opened
         case CommandRejected():
             pass  # That it was answered is all there is to remember.
-        case JobAdmitted() | JobRejected() | JobReleaseAccepted() as event:
+        case JobAdmitted() | JobRejected() | JobReleaseAccepted() | QuoteAdmitted() | QuoteRejected() as event:
             evolve_job(state.jobs, event)
         case BidAccepted() | BidRejected() | BidWithdrawn() as event:
             evolve_node(state.nodes, event)
@@ -108,6 +111,8 @@ def _answer(state: State, command: Command, asked: Asked) -> tuple[Event, ...] |
     match command:
         case RequestJob():
             return request_job(state.jobs, command, asked)
+        case RequestQuote():
+            return request_quote(state.jobs, command, asked)
         case ReleaseJob():
             return release_job(state.jobs, command, asked)
         case PlaceBid():

@@ -1,7 +1,7 @@
 """Bid-intake as the runtime runs it. Nothing follows from its state but the answers to commands."""
 
 from volt.contracts.bids import ChangeBid, PlaceBid, WithdrawBid
-from volt.contracts.jobs import OpenAccount, ReleaseJob, RequestJob
+from volt.contracts.jobs import OpenAccount, ReleaseJob, RequestJob, RequestQuote
 from volt.contracts.messages import Event
 from volt.contracts.subjects import ALL_ACCOUNTS, ALL_BIDS, ALL_JOBS
 from volt.runtime.engine import Definition
@@ -19,7 +19,7 @@ DEFINITION = Definition(
     initial=State,
     evolve=evolve,
     effects=effects,
-    commands=(OpenAccount, RequestJob, ReleaseJob, PlaceBid, ChangeBid, WithdrawBid),
+    commands=(OpenAccount, RequestJob, RequestQuote, ReleaseJob, PlaceBid, ChangeBid, WithdrawBid),
     decide=decide,
     refuse=refuse,
 )

@@ -2,6 +2,7 @@
 
     Absent ──RequestJob──▶ Admitted ──ReleaseJob──▶ Released
            └──(refused)──▶ Rejected
+    Absent ──RequestQuote──▶ Quoted
 
 The same request again gets no second event. Another one under the same id is refused, in whatever state the job is,
 and changes nothing.
@@ -10,8 +11,17 @@ and changes nothing.
 from dataclasses import dataclass, replace
 
 from volt.contracts.errors import Reason
-from volt.contracts.ids import digest, job_id
-from volt.contracts.jobs import JobAdmitted, JobRejected, JobReleaseAccepted, ReleaseJob, RequestJob
+from volt.contracts.ids import digest, job_id, quote_id
+from volt.contracts.jobs import (
+    JobAdmitted,
+    JobRejected,
+    JobReleaseAccepted,
+    QuoteAdmitted,
+    QuoteRejected,
+    ReleaseJob,
+    RequestJob,
+    RequestQuote,
+)
 from volt.contracts.messages import Asked, Event, encode
 from volt_bid_intake.answers import Answers, reused
 from volt_bid_intake.rules import specify
@@ -41,11 +51,23 @@ class Released:
     answers: Answers
 
 
-Job = Admitted | Rejected | Released
+@dataclass(frozen=True)
+class Quoted:
+    """No job: the name of a question to the market."""
+
+    account: str
+    answers: Answers
+
+
+Job = Admitted | Rejected | Released | Quoted
 Jobs = dict[str, Job]
 
 
-def evolve_job(jobs: Jobs, event: JobAdmitted | JobRejected | JobReleaseAccepted) -> None:
+JobAnswer = JobAdmitted | JobRejected | JobReleaseAccepted | QuoteAdmitted | QuoteRejected
+"""What bid-intake says of a job, or of a quote."""
+
+
+def evolve_job(jobs: Jobs, event: JobAnswer) -> None:
     """Remembers an answer about a job."""
     match jobs.get(event.job), event:
         case None, JobAdmitted():
@@ -56,6 +78,10 @@ def evolve_job(jobs: Jobs, event: JobAdmitted | JobRejected | JobReleaseAccepted
             jobs[event.job] = replace(job, answers=job.answers.with_one(event.request_id, event.request_digest))
         case Admitted(account, answers), JobReleaseAccepted():
             jobs[event.job] = Released(account, answers)
+        case None, QuoteAdmitted() | QuoteRejected():
+            jobs[event.job] = Quoted(event.account, _first(event))
+        case Quoted() as quoted, QuoteRejected():
+            jobs[event.job] = replace(quoted, answers=quoted.answers.with_one(event.request_id, event.request_digest))
         case job, _:
             raise AssertionError(f"{type(event).__name__} of {event.job}, which is {job}")
 
@@ -91,6 +117,37 @@ def request_job(jobs: Jobs, command: RequestJob, asked: Asked) -> tuple[Event, .
     )
 
 
+def request_quote(jobs: Jobs, command: RequestQuote, asked: Asked) -> tuple[Event, ...]:
+    """Lets the market be asked, or says what is wrong with the request."""
+    request = command.request
+    quote, request_digest = quote_id(request.account, request.request_id), digest(encode(command))
+    known = jobs.get(quote)
+    if known is not None and known.answers.has(request.request_id, request_digest):
+        return ()
+    specified = specify(request) if known is None else reused(request.request_id)
+    if isinstance(specified, Reason):
+        return (
+            QuoteRejected(
+                account=request.account,
+                job=quote,
+                request_id=request.request_id,
+                at_ms=asked.at_ms,
+                request_digest=request_digest,
+                reason=specified,
+            ),
+        )
+    return (
+        QuoteAdmitted(
+            account=request.account,
+            job=quote,
+            request_id=request.request_id,
+            at_ms=asked.at_ms,
+            request_digest=request_digest,
+            spec=specified,
+        ),
+    )
+
+
 def release_job(jobs: Jobs, command: ReleaseJob, asked: Asked) -> tuple[Event, ...] | Reason:
     """Accepts the end of a job, once; or says why there is none to end."""
     match jobs.get(command.job):
@@ -105,5 +162,5 @@ def release_job(jobs: Jobs, command: ReleaseJob, asked: Asked) -> tuple[Event, .
             return Reason(code="not_found", message=message, field="job", seen=command.job)
 
 
-def _first(event: JobAdmitted | JobRejected) -> Answers:
+def _first(event: JobAdmitted | JobRejected | QuoteAdmitted | QuoteRejected) -> Answers:
     return Answers().with_one(event.request_id, event.request_digest)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from volt.contracts.bids import BidAccepted, BidRejected, BidWithdrawn
 from volt.contracts.clusters import ClusterEvent, ClusterReleased
 from volt.contracts.ids import JobId, NodeId
-from volt.contracts.jobs import AccountOpened, CommandRejected, JobAdmitted, JobRejected, JobReleaseAccepted
+from volt.contracts.jobs import AccountOpened, CommandRejected, JobAdmitted, JobEvent, JobReleaseAccepted
 from volt.contracts.ledger import AccountCredited, LedgerEvent, wallet
 from volt.contracts.log import Entry
 from volt.contracts.market import Gang, MarketCleared
@@ -48,7 +48,7 @@ def evolve(state: State, entry: Entry) -> None:
             _cover(state, covered)
         case LedgerEvent() as money:
             _account(state, money)
-        case JobAdmitted() | JobRejected() | CommandRejected() | BidRejected():
+        case JobEvent() | CommandRejected() | BidRejected():
             pass
         case _:
             raise AssertionError(f"billing does not read {type(entry.event).__name__}")

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 
 from volt.contracts.clusters import ClusterEvent
 from volt.contracts.ids import AccountId, JobId, LeaseId, NodeId
-from volt.contracts.jobs import JobAdmitted, JobRejected, JobReleaseAccepted
+from volt.contracts.jobs import JobAdmitted, JobEvent, JobReleaseAccepted
 from volt.contracts.ledger import FundsExhausted, JobUnfunded, LedgerEvent
 from volt.contracts.log import Entry
 from volt.contracts.market import Gang, MarketCleared
@@ -100,7 +100,7 @@ def evolve(state: State, entry: Entry) -> None:
             _end(state, entry.seq, job, Verdict("exhausted"))
         case ClusterEvent() as event:
             _put(state, entry.seq, event.job, advance(state.clusters[event.job], event, state.timing))
-        case JobRejected() | NodeUnknown() | LedgerEvent():
+        case JobEvent() | NodeUnknown() | LedgerEvent():
             pass  # A refusal, a doubt, or money that ends nothing.
         case other:
             raise AssertionError(f"the provisioner does not read {type(other).__name__}")

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from volt.contracts.bids import ChangeBid, Gpu, PlaceBid, Terms, WithdrawBid
 from volt.contracts.errors import Refused
 from volt.contracts.ids import key_sha256
-from volt.contracts.jobs import Constraints, OpenAccount, ReleaseJob, RequestJob, Workload
+from volt.contracts.jobs import Constraints, OpenAccount, ReleaseJob, RequestJob, RequestQuote, Workload
 from volt.contracts.log import Entry
 from volt.contracts.messages import Asked, Command, Event
 from volt.contracts.subjects import command_account, command_bid, command_job
@@ -113,8 +113,8 @@ def subject_of(command: Command) -> str:
     match command:
         case OpenAccount(account=account):
             return command_account(account)
-        case RequestJob(account=account) | ReleaseJob(account=account):
-            return command_job(account)
+        case RequestJob() | ReleaseJob() | RequestQuote():
+            return command_job(command.account)
         case PlaceBid() | ChangeBid() | WithdrawBid():
             account, node = command.account, command.node
             return command_bid(account, node)

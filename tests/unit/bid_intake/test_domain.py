@@ -29,6 +29,9 @@ from volt.contracts.jobs import (
     JobAdmitted,
     JobRejected,
     JobReleaseAccepted,
+    QuoteAdmitted,
+    QuoteRejected,
+    RequestQuote,
 )
 from volt.contracts.log import Entry
 from volt.contracts.messages import Asked, Command, Event
@@ -193,6 +196,22 @@ def test_a_gpu_is_offered_by_one_node_at_a_time(intake: Intake) -> None:
     assert isinstance(intake.answers(bid(node="n2", request_id="b3", cards=shared)), BidAccepted)
 
 
+def test_a_quote_is_asked_once_and_is_no_job(intake: Intake) -> None:
+    event = intake.answers(RequestQuote(request=request()))
+    assert isinstance(event, QuoteAdmitted)
+    assert event.job != JOB
+    assert intake.ask(RequestQuote(request=request())) == ()
+    assert code_of(intake.answers(RequestQuote(request=request(count=16)))) == "request_id_reused"
+    assert code_of(intake.answers(release(event.job))) == "not_found"
+    assert isinstance(intake.answers(request()), JobAdmitted)
+
+
+def test_a_quote_for_what_would_be_refused_is_refused(intake: Intake) -> None:
+    event = intake.answers(RequestQuote(request=request(count=0)))
+    assert isinstance(event, QuoteRejected)
+    assert event.reason.code == "count_out_of_range"
+
+
 def test_what_cannot_be_read_is_refused_once(intake: Intake) -> None:
     reason, asked = Reason(code="not_json", message="no JSON"), Asked("cmd.lab.job", 99, 5, 5)
     (event,) = refuse(intake.state, reason, asked)
@@ -275,6 +294,9 @@ COMMANDS: st.SearchStrategy[Command] = st.one_of(
         job=st.builds(job_id, ACCOUNTS, IDS),
     ),
     st.builds(bid, account=ACCOUNTS, node=NODES, request_id=IDS, cards=CARDS, ask_microusd=st.sampled_from([0, 1, 2])),
+    st.builds(
+        RequestQuote, request=st.builds(request, account=ACCOUNTS, request_id=IDS, count=st.sampled_from([0, 8]))
+    ),
     st.builds(withdraw, account=ACCOUNTS, node=NODES, request_id=IDS),
     st.builds(
         change,
