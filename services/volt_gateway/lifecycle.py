@@ -52,7 +52,7 @@ def release_accepted(job: Job, event: jobs.JobReleaseAccepted) -> Job:
 
 def expired(job: Job) -> Job:
     """It waited for as long as it would."""
-    return replace(job, state="expired")
+    return replace(job, state="expired", first_cause="no cluster came in the time that it would wait")
 
 
 def scaling_answered(job: Job, event: jobs.JobScaleAccepted | jobs.JobScaleRejected) -> Job:

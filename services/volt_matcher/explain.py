@@ -83,6 +83,8 @@ def _message(request: Request, short: Shortfall) -> str:
     match short.binding:
         case "message_size":
             return f"a grant of {needed} is larger than a message may be; ask for fewer"
+        case "alive" if kept == short.shown:
+            return f"only {nodes_in_words(kept)} on offer, {needed} needed"
         case "alive":
             return f"{kept} of {nodes_in_words(short.shown)} on offer alive, {needed} needed"
         case "excluded":

@@ -159,8 +159,6 @@ def _note(job: Job) -> str:
 def ending(job: Job) -> str:
     if job.reason is not None:
         return job.reason.message
-    if job.state == "expired":
-        return "expired: no cluster came in the time that it would wait"
     words: list[str] = [job.release_reason or ("released" if job.release_accepted_at_ms is not None else job.state)]
     if job.exit_code:
         words.append(f"exit code {job.exit_code}")
@@ -200,7 +198,8 @@ def _member_row(member: JobMember) -> tuple[str, ...]:
 
 
 def show_waiting(waiting: JobWaiting) -> None:
-    kind = "infeasible: no such supply exists" if waiting.infeasible else "no capacity now"
+    missing = "no supply at this price exists" if waiting.binding == "price" else "no such supply exists"
+    kind = f"infeasible: {missing}" if waiting.infeasible else "no capacity now"
     out.print(Text(f"{kind}; {waiting.binding}: {waiting.message}"))
     if waiting.queue_position is not None:
         out.print(Text(f"number {waiting.queue_position} of those that wait for this model"))

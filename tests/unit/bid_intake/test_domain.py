@@ -48,7 +48,7 @@ def intake() -> Intake:
 
 
 def code_of(event: Event) -> str:
-    assert isinstance(event, JobRejected | BidRejected | CommandRejected), event
+    assert isinstance(event, JobRejected | QuoteRejected | BidRejected | CommandRejected), event
     return event.reason.code
 
 
@@ -284,6 +284,7 @@ ACCOUNTS = st.sampled_from(["lab", "rival", "newcomer"])
 IDS = st.sampled_from(["x", "y", "z"])
 NODES = st.sampled_from(["n1", "n2"])
 CARDS = st.sampled_from([gpus(1), gpus(2), gpus(2, "OTHER"), ()])
+ASKED = st.builds(request, account=ACCOUNTS, request_id=IDS, count=st.sampled_from([0, 8]))
 COMMANDS: st.SearchStrategy[Command] = st.one_of(
     st.builds(open_account, account=ACCOUNTS, request_id=IDS, key=st.sampled_from(["k", "l"])),
     st.builds(request, account=ACCOUNTS, request_id=IDS, count=st.sampled_from([0, 8, 16])),
@@ -294,9 +295,7 @@ COMMANDS: st.SearchStrategy[Command] = st.one_of(
         job=st.builds(job_id, ACCOUNTS, IDS),
     ),
     st.builds(bid, account=ACCOUNTS, node=NODES, request_id=IDS, cards=CARDS, ask_microusd=st.sampled_from([0, 1, 2])),
-    st.builds(
-        RequestQuote, request=st.builds(request, account=ACCOUNTS, request_id=IDS, count=st.sampled_from([0, 8]))
-    ),
+    st.builds(RequestQuote, request=ASKED),
     st.builds(withdraw, account=ACCOUNTS, node=NODES, request_id=IDS),
     st.builds(
         change,
