@@ -11,8 +11,10 @@ from volt_matcher.prices import Priced
 EVICTED_MAX = 8
 LOOSENED_MAX = 5
 NEWCOMERS_MAX = 12
-NOISE_PERCENT = 40
+NOISE_PERCENT = 60
 MOVES_PER_EPOCH = 60
+NOTICEABLE = 10_000
+"""A move that makes less than this part of the bound more is no sign that there is more to find."""
 PRICE_PERCENTS = (100, 0, 100, 50, 100, 150)
 """At which share of the shadow prices lots are picked, epoch by epoch: no one price is right for all gangs."""
 
@@ -69,11 +71,13 @@ def improve(priced: Priced, moves_max: int, stalled_moves_max: int) -> None:
         if waiting and sequence.below(3) < 2:
             number = waiting[sequence.below(len(waiting))]
             choices = contest.choices[number]
-            _make_room(move, number, choices[sequence.below(len(choices))], sequence)
+            at_choice = min(sequence.below(len(choices)), sequence.below(len(choices)))  # Cheap ones more often.
+            _make_room(move, number, choices[at_choice], sequence)
         else:
             _loosen(move, served, sequence)
         _fill(move, waiting, priced, sequence)
-        stalled = 0 if contest.gains > move.gains_before else stalled + 1
+        is_better = contest.gains > move.gains_before + priced.bound // NOTICEABLE
+        stalled = 0 if is_better else stalled + 1
         if contest.gains < move.gains_before:
             move.undo()
     priced.keep()
@@ -96,8 +100,8 @@ def _make_room(move: _Move, number: int, choice: Choice, sequence: Sequence) -> 
 
     def worth(tenant: int) -> tuple[int, int]:
         taken = contest.taken[tenant]
-        gains = taken[0] if taken is not None else 0
-        return (gains * 1000 // contest.size[tenant] * (80 + sequence.below(NOISE_PERCENT)), tenant)
+        gains = contest.priced(taken) + taken[0] * sequence.below(NOISE_PERCENT) // 100 if taken is not None else 0
+        return (gains * 1000 // contest.size[tenant], tenant)
 
     for tenant in sorted(sorted(tenants), key=worth)[:EVICTED_MAX]:
         if (contest.available[choice.gpus] & reach).bit_count() >= choice.nodes:
