@@ -87,7 +87,6 @@ def _begin_epoch(priced: Priced, number: int) -> None:
     contest = priced.contest
     plan = list(contest.taken) if number else priced.plan
     percent = PRICE_PERCENTS[number % len(PRICE_PERCENTS)]
-    contest.empty()
     contest.renumber([price * percent // 100 for price in priced.prices])
     contest.load(plan)
 
@@ -96,14 +95,14 @@ def _make_room(move: _Move, number: int, choice: Choice, sequence: Sequence) -> 
     """Evicts those who gain least, noise aside, where the choice is, until it can be had; and takes it."""
     contest = move.contest
     reach = contest.reach(choice)
-    tenants = {tenant for lot in contest.lots_of(reach) for tenant in contest.tenants[lot]}
+    tenants = [tenant for tenant, held in enumerate(contest.held) if held & reach]
 
     def worth(tenant: int) -> tuple[int, int]:
         taken = contest.taken[tenant]
         gains = contest.priced(taken) + taken[0] * sequence.below(NOISE_PERCENT) // 100 if taken is not None else 0
         return (gains * 1000 // contest.size[tenant], tenant)
 
-    for tenant in sorted(sorted(tenants), key=worth)[:EVICTED_MAX]:
+    for tenant in sorted(tenants, key=worth)[:EVICTED_MAX]:
         if (contest.available[choice.gpus] & reach).bit_count() >= choice.nodes:
             break
         move.evict(tenant)
@@ -119,7 +118,8 @@ def _loosen(move: _Move, served: list[int], sequence: Sequence) -> None:
     taken = contest.taken[first]
     assert taken is not None
     lot = taken[2][sequence.below(len(taken[2]))]
-    near = sorted({tenant for other in contest.beside(lot) for tenant in contest.tenants[other]})
+    beside = contest.beside(lot)
+    near = [tenant for tenant, held in enumerate(contest.held) if held & beside]
     for _ in range(2 + sequence.below(LOOSENED_MAX - 1)):
         if near:
             move.evict(near.pop(sequence.below(len(near))))
@@ -138,9 +138,9 @@ def _fill(move: _Move, waiting: list[int], priced: Priced, sequence: Sequence) -
         worth = priced.surplus[number] + priced.alone[number] * noise_percent // 100
         return (-worth * 1000 // size, number)
 
-    newcomers = sorted([number for number in waiting if contest.taken[number] is None], key=order)
-    losers = [number for number in move.given_up if contest.taken[number] is None]
-    for number in sorted(losers + newcomers[:NEWCOMERS_MAX], key=order):
+    newcomers = sorted([order(number) for number in waiting if contest.taken[number] is None])
+    losers = [order(number) for number in move.given_up if contest.taken[number] is None]
+    for _, number in sorted(losers + newcomers[:NEWCOMERS_MAX]):
         found = contest.best(number, contest.available)
         if found is not None:
             move.put(number, found)
