@@ -25,7 +25,7 @@ EXACT_COMPETITORS_MAX = 8
 EXACT_LOTS_MAX = 16
 MOVES_PER_COMPETITOR = 14
 MOVES_MAX = 2_000
-STALLED_PER_COMPETITOR = 4
+STALLED_PER_COMPETITOR = 6
 
 
 def choose(book: Book, competitors: Sequence[Competitor]) -> list[Placement | None]:

@@ -12,10 +12,10 @@ EVICTED_MAX = 8
 LOOSENED_MAX = 5
 NEWCOMERS_MAX = 12
 NOISE_PERCENT = 60
-MOVES_PER_EPOCH = 60
+MOVES_PER_EPOCH = 80
 NOTICEABLE = 10_000
 """A move that makes less than this part of the bound more is no sign that there is more to find."""
-PRICE_PERCENTS = (100, 0, 100, 50, 100, 150)
+PRICE_PERCENTS = (100, 50, 0, 150)
 """At which share of the shadow prices lots are picked, epoch by epoch: no one price is right for all gangs."""
 
 
