@@ -49,6 +49,11 @@ class Instance(msgspec.Struct):
     requests: list[Asked]
 
     @property
+    def answerable(self) -> list[Asked]:
+        """The requests that allow any region at all."""
+        return [one for one in self.requests if one.regions is None or one.regions]
+
+    @property
     def pressure(self) -> float:
         """Demand over supply, in GPUs."""
         supply = sum(node.free for node in self.nodes)
@@ -93,8 +98,8 @@ def book_of(instance: Instance) -> Book:
 
 
 def competitors_of(instance: Instance) -> list[Competitor]:
-    """The instance's requests as the matcher has them."""
-    return [Competitor(_request(one)) for one in instance.requests]
+    """The instance's answerable requests as the matcher has them."""
+    return [Competitor(_request(one)) for one in instance.answerable]
 
 
 def lot_of(node: Node) -> Lot:

@@ -69,7 +69,7 @@ def run_pass(instance: Instance) -> Pass:
     plan = choose(book, competitors)
     seconds = time.perf_counter() - started
     grants, price = dict[str, list[str]](), dict[str, int]()
-    for asked, placement in zip(instance.requests, plan, strict=True):
+    for asked, placement in zip(instance.answerable, plan, strict=True):
         if placement is not None:
             grants[asked.id] = [lot.node for lot in placement.lots]
             price[asked.id] = placement.price_microusd_per_gpu_hour

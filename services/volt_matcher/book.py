@@ -129,6 +129,8 @@ class Shelf:
             self._above[name] = [
                 (level, self._branch(level, above)) for level in LEVELS[1:] if (above := lot.domains[level])
             ]
+            for _, branch in self._above[name]:
+                branch.include(ladder)
             if ladder.is_domain:
                 self._add_to_fabric(ladder)
         return self.ladders[name]
@@ -178,7 +180,7 @@ class Shelf:
         self.domains["fabric"][name] = branch
         for one in (known, ladder):
             if isinstance(one, Ladder):
-                branch.touch(one, one.free_gpus)
+                branch.include(one)
                 self._above[one.name].append(("fabric", branch))
 
 

@@ -16,6 +16,7 @@ from volt_matcher.fields import Competitor
 from volt_matcher.lots import LotId, Request
 from volt_matcher.place import Placement, cheapest, ranked
 from volt_matcher.prices import by_prices
+from volt_matcher.reach import relevant
 from volt_matcher.search import improve
 
 ROUNDS_MAX = 16
@@ -82,8 +83,7 @@ def _is_contested(book: Book, found: Sequence[Placement | None]) -> bool:
 
 
 def _contested(book: Book, competitors: list[Competitor]) -> list[Placement | None]:
-    models = sorted({model for one in competitors for model in one.request.models})
-    contest = Contest([rung for model in models for rung in book.rungs(model)], competitors)
+    contest = Contest(relevant(book, competitors), competitors)
     priced = by_prices(contest, max(1, min(ROUNDS_MAX, ROUND_STEPS_MAX // len(competitors))))
     is_small = len(competitors) <= EXACT_COMPETITORS_MAX and len(contest.lots) <= EXACT_LOTS_MAX
     if not is_small or not solve(priced):

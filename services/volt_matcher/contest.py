@@ -47,8 +47,9 @@ class Contest:
         self.asks_microusd = [rung.ask_microusd for rung in ordered]
         self.free = [rung.free for rung in ordered]
         self.competitors = competitors
-        self.taken: list[Taken | None] = [None] * len(competitors)
-        self.tenants: list[set[int]] = [set() for _ in ordered]
+        self.taken: list[Taken | None] = []
+        self.held: list[int] = []
+        """The lots that each has, as bits."""
         self.steps = 0
         self.changes = 0
         self.gains = 0
@@ -62,6 +63,7 @@ class Contest:
         ]
         self._name_domains()
         self._eligible = Fields(self.lots, competitors)
+        self._unchanged = [0] * len(self._domain_lots)
         self.prices = [0] * len(ordered)
         self.renumber(self.prices)
         self.limit = [self._limit(one) for one in competitors]
@@ -69,7 +71,7 @@ class Contest:
         self.size = [one.request.shapes[0].nodes * one.request.shapes[0].gpus_per_node for one in competitors]
 
     def renumber(self, prices: list[int]) -> None:
-        """Numbers the lots by ask plus these shadow prices, in money."""
+        """Empties the plan, and numbers the lots by ask plus these shadow prices, in money."""
         self.prices = prices
         asks_microusd = self.asks_microusd
         costs = [UNIT * ask_microusd + price for ask_microusd, price in zip(asks_microusd, prices, strict=True)]
@@ -81,19 +83,16 @@ class Contest:
             one <<= 1
         self._masks = gather(self._domain_lots, bit)
         self._fields = self._eligible.bits(bit)
-        self.available = self._at_least(self.free)
         self.at_first = self._at_least(self._whole)
-        self.changes += 1
-        self._untouched = self.changes
-        self._changed = [self.changes] * len(self._masks)
         self._costs: list[dict[Choice, tuple[int, int]]] = [{} for _ in self.competitors]
+        self.empty()
 
     def best(self, number: int, available: dict[int, int]) -> Taken | None:
         """The cheapest way, shadow prices counted, to serve a competitor out of what is available."""
         self.steps += 1
         best_cost, best_choice, best_lots = NEVER, None, 0
         known, fields, masks = self._costs[number], self._fields, self._masks
-        changed = self._changed if available is self.available else [self._untouched] * len(masks)
+        changed = self._changed if available is self.available else self._unchanged
         for choice in self.choices[number]:
             least, domain, _, gpus, _, field = choice
             if least >= best_cost:
@@ -145,17 +144,14 @@ class Contest:
             bits ^= low
         return lots
 
-    def beside(self, lot: int) -> list[int]:
-        """The lots of the narrowest domain that the lot is in; all if it is in none."""
+    def beside(self, lot: int) -> int:
+        """The lots of the narrowest domain that the lot is in, as bits; all if it is in none."""
         domains = self._domains_of[lot]
-        return self._domain_lots[domains[0]] if domains else list(range(len(self.lots)))
+        return self._masks[domains[0]] if domains else (1 << len(self.lots)) - 1
 
     def put(self, number: int, taken: Taken) -> None:
         """Gives a competitor what was found for it."""
-        gpus = taken[1].gpus
-        self._shift(taken[2], -gpus)
-        for lot in taken[2]:
-            self.tenants[lot].add(number)
+        self.held[number] = self._shift(taken, -taken[1].gpus)
         self.taken[number] = taken
         self.gains += taken[0]
 
@@ -163,9 +159,8 @@ class Contest:
         """Takes it away again."""
         taken = self.taken[number]
         assert taken is not None, f"competitor {number} has nothing"
-        self._shift(taken[2], taken[1].gpus)
-        for lot in taken[2]:
-            self.tenants[lot].discard(number)
+        self._shift(taken, taken[1].gpus)
+        self.held[number] = 0
         self.taken[number] = None
         self.gains -= taken[0]
         return taken
@@ -173,11 +168,9 @@ class Contest:
     def empty(self) -> None:
         """Takes everything away."""
         self.free, self.available = list(self._whole), dict(self.at_first)
-        self.taken = [None] * len(self.competitors)
+        self.taken, self.held = [None] * len(self.competitors), [0] * len(self.competitors)
         self.gains = 0
-        for tenants in self.tenants:
-            tenants.clear()
-        self._changed = [self._untouched] * len(self._masks)
+        self._changed = [0] * len(self._masks)
 
     def load(self, plan: Sequence[Taken | None]) -> None:
         """Makes this the plan."""
@@ -213,25 +206,25 @@ class Contest:
             bits ^= low
         return choice[3] * (choice[4] * asked_microusd + priced)
 
-    def _shift(self, lots: tuple[int, ...], gpus: int) -> None:
-        free, available, bit, changed = self.free, self.available, self._bit, self._changed
-        self.changes += 1
-        before = free[lots[0]]
-        if [free[lot] for lot in lots].count(before) == len(lots):
-            bits, after = sum([bit[lot] for lot in lots]), before + gpus
+    def _shift(self, taken: Taken, gpus: int) -> int:
+        """So many GPUs more, or fewer, on each of the lots taken. Returns the lots as bits."""
+        free, available, bit = self.free, self.available, self._bit
+        by_free: dict[int, int] = {}
+        for lot in taken[2]:
+            before = free[lot]
+            free[lot] = before + gpus
+            by_free[before] = by_free.get(before, 0) + bit[lot]
+        for before, bits in by_free.items():
             for size in self._crossed[before][gpus]:
                 available[size] ^= bits
-            for lot in lots:
-                free[lot] = after
+        self.changes += 1
+        if self._is_one_level and taken[1].domain >= 0:
+            self._changed[taken[1].domain] = self.changes
         else:
-            for lot in lots:
-                before = free[lot]
-                free[lot] = before + gpus
-                for size in self._crossed[before][gpus]:
-                    available[size] ^= bit[lot]
-        for lot in lots:
-            for domain in self._domains_of[lot]:
-                changed[domain] = self.changes
+            for lot in taken[2]:
+                for domain in self._domains_of[lot]:
+                    self._changed[domain] = self.changes
+        return sum(by_free.values())
 
     def _between(self, one: int, other: int) -> tuple[int, ...]:
         """The sizes that fit into the larger number of GPUs and not into the smaller."""
@@ -261,6 +254,7 @@ class Contest:
             if level in LEVELS[:-1] and shape.nodes > 1
         }
         self._levels: dict[Level, dict[tuple[str, str], int]] = {level: {} for level in LEVELS if level in levels}
+        self._is_one_level = len(self._levels) == 1
         self._domain_lots: list[list[int]] = []
         self._domains_of: list[list[int]] = [[] for _ in self.lots]
         for level in LEVELS:

@@ -90,7 +90,6 @@ class _Search:
 def solve(priced: Priced, steps_max: int = EXACT_STEPS_MAX) -> bool:
     """Makes the plan optimal, and says whether it could within so many steps."""
     contest = priced.contest
-    contest.empty()
     contest.renumber(priced.bound_prices)
     search = _Search(priced, steps_max)
     search.from_(0)

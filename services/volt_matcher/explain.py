@@ -83,10 +83,9 @@ def _message(request: Request, short: Shortfall) -> str:
     match short.binding:
         case "message_size":
             return f"a grant of {needed} is larger than a message may be; ask for fewer"
-        case "alive" if kept == short.shown:
-            return f"only {nodes_in_words(kept)} on offer, {needed} needed"
         case "alive":
-            return f"{kept} of {nodes_in_words(short.shown)} on offer alive, {needed} needed"
+            of_shown = "only" if kept == short.shown else f"{kept} of"
+            return f"{of_shown} {nodes_in_words(short.shown)} on offer alive, {needed} needed"
         case "excluded":
             return f"{nodes_in_words(kept)} left that the job may still go to, {needed} needed"
         case "model":

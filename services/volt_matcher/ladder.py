@@ -74,9 +74,13 @@ class Branch:
         self._known: dict[int, dict[str, Rung]] = {}
         self._stale: dict[int, set[str]] = {}
 
+    def include(self, ladder: Ladder) -> None:
+        """The ladder is of this branch."""
+        self.ladders[ladder.name] = ladder
+        self.touch(ladder, ladder.free_gpus)
+
     def touch(self, ladder: Ladder, gpus_more: int) -> None:
         """Something on the ladder changed."""
-        self.ladders[ladder.name] = ladder
         self.free_gpus += gpus_more
         for stale in self._stale.values():
             stale.add(ladder.name)

@@ -61,7 +61,8 @@ class Shape(NamedTuple):
 class Request:
     """What is sought: a job's first gang, a replacement, or either of them with something changed.
 
-    A gang is of one of the `models` and one of the `shapes`, the earlier shape on equal price. Being inside the level
+    A gang is of one of the `models` and one of the `shapes`, which are of as many GPUs each; the earlier shape on equal
+    price. Being inside the level
     `preferred` is worth `preferred_percent` of the price. `cap_microusd_per_gpu_hour` None is no cap. All must be in
     the domain `home`, if there is one, and are sought in `within` first. `barred` lots are kept for somebody else.
     """

@@ -16,7 +16,7 @@ from volt.contracts.jobs import Level
 from volt_matcher.book import UNHELD_GPUS, Book, Shelf, Standing, free_in
 from volt_matcher.feasible import serves
 from volt_matcher.ladder import Domain, Ladder, Rung
-from volt_matcher.lots import Lot, Request, level_of, shapes_allowed
+from volt_matcher.lots import Lot, Request, Shape, level_of, shapes_allowed
 from volt_matcher.topology import EVERYWHERE, LEVELS, region_domain, shared, tightest
 
 PERCENT = 100
@@ -65,6 +65,13 @@ def cheapest(book: Book, request: Request) -> Placement | None:
     if best is None:
         return None
     return Placement(ranked(best.lots), request.shapes[best.shape].gpus_per_node)
+
+
+def walk_anywhere(shelf: Shelf, request: Request, shape: Shape) -> Iterator[Rung]:
+    """All lots of the regions allowed with enough GPUs free, cheapest first."""
+    names = [region_domain(region) for region in sorted(request.regions)] or [EVERYWHERE]
+    found = [domain for domain in map(shelf.domain, names) if domain is not None]
+    return merge(*(domain.walk(shape.gpus_per_node) for domain in found))
 
 
 def score(request: Request, lots: Iterable[Lot], gpus_per_node: int) -> int:
@@ -136,11 +143,8 @@ def _on_shelf(shelf: Shelf, request: Request, number: int, best: _Found | None) 
 
 
 def _anywhere(shelf: Shelf, request: Request, number: int, best: _Found | None) -> _Found | None:
-    """Across all domains, or those of the regions allowed."""
-    names = [region_domain(region) for region in sorted(request.regions)] or [EVERYWHERE]
-    found = [domain for domain in map(shelf.domain, names) if domain is not None]
-    walk = merge(*(domain.walk(request.shapes[number].gpus_per_node) for domain in found))
-    chosen = _first_serving(walk, request, number)
+    """Across all domains."""
+    chosen = _first_serving(walk_anywhere(shelf, request, request.shapes[number]), request, number)
     return _better(best, _found(chosen, request, number, "any", UNHELD_GPUS)) if chosen else best
 
 

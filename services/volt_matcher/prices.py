@@ -48,7 +48,6 @@ def by_prices(contest: Contest, rounds: int) -> Priced:
         _greedy(priced, [gains**up * 1000 // size**down for gains, size in zip(alone, contest.size, strict=True)])
     step_permille, stalled = STEP_PERMILLE, 0
     for _ in range(rounds):
-        contest.empty()
         contest.renumber(priced.prices)
         bound, surplus, excess = _relaxed(contest)
         if priced.bound < 0 or bound < priced.bound:

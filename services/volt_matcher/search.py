@@ -11,9 +11,11 @@ from volt_matcher.prices import Priced
 EVICTED_MAX = 8
 LOOSENED_MAX = 5
 NEWCOMERS_MAX = 12
-NOISE_PERCENT = 40
-MOVES_PER_EPOCH = 60
-PRICE_PERCENTS = (100, 0, 100, 50, 100, 150)
+NOISE_PERCENT = 60
+MOVES_PER_EPOCH = 80
+NOTICEABLE = 10_000
+"""A move that makes less than this part of the bound more is no sign that there is more to find."""
+PRICE_PERCENTS = (100, 50, 0, 150)
 """At which share of the shadow prices lots are picked, epoch by epoch: no one price is right for all gangs."""
 
 
@@ -69,11 +71,13 @@ def improve(priced: Priced, moves_max: int, stalled_moves_max: int) -> None:
         if waiting and sequence.below(3) < 2:
             number = waiting[sequence.below(len(waiting))]
             choices = contest.choices[number]
-            _make_room(move, number, choices[sequence.below(len(choices))], sequence)
+            at_choice = min(sequence.below(len(choices)), sequence.below(len(choices)))  # Cheap ones more often.
+            _make_room(move, number, choices[at_choice], sequence)
         else:
             _loosen(move, served, sequence)
         _fill(move, waiting, priced, sequence)
-        stalled = 0 if contest.gains > move.gains_before else stalled + 1
+        is_better = contest.gains > move.gains_before + priced.bound // NOTICEABLE
+        stalled = 0 if is_better else stalled + 1
         if contest.gains < move.gains_before:
             move.undo()
     priced.keep()
@@ -83,7 +87,6 @@ def _begin_epoch(priced: Priced, number: int) -> None:
     contest = priced.contest
     plan = list(contest.taken) if number else priced.plan
     percent = PRICE_PERCENTS[number % len(PRICE_PERCENTS)]
-    contest.empty()
     contest.renumber([price * percent // 100 for price in priced.prices])
     contest.load(plan)
 
@@ -92,14 +95,14 @@ def _make_room(move: _Move, number: int, choice: Choice, sequence: Sequence) -> 
     """Evicts those who gain least, noise aside, where the choice is, until it can be had; and takes it."""
     contest = move.contest
     reach = contest.reach(choice)
-    tenants = {tenant for lot in contest.lots_of(reach) for tenant in contest.tenants[lot]}
+    tenants = [tenant for tenant, held in enumerate(contest.held) if held & reach]
 
     def worth(tenant: int) -> tuple[int, int]:
         taken = contest.taken[tenant]
-        gains = taken[0] if taken is not None else 0
-        return (gains * 1000 // contest.size[tenant] * (80 + sequence.below(NOISE_PERCENT)), tenant)
+        gains = contest.priced(taken) + taken[0] * sequence.below(NOISE_PERCENT) // 100 if taken is not None else 0
+        return (gains * 1000 // contest.size[tenant], tenant)
 
-    for tenant in sorted(sorted(tenants), key=worth)[:EVICTED_MAX]:
+    for tenant in sorted(tenants, key=worth)[:EVICTED_MAX]:
         if (contest.available[choice.gpus] & reach).bit_count() >= choice.nodes:
             break
         move.evict(tenant)
@@ -115,7 +118,8 @@ def _loosen(move: _Move, served: list[int], sequence: Sequence) -> None:
     taken = contest.taken[first]
     assert taken is not None
     lot = taken[2][sequence.below(len(taken[2]))]
-    near = sorted({tenant for other in contest.beside(lot) for tenant in contest.tenants[other]})
+    beside = contest.beside(lot)
+    near = [tenant for tenant, held in enumerate(contest.held) if held & beside]
     for _ in range(2 + sequence.below(LOOSENED_MAX - 1)):
         if near:
             move.evict(near.pop(sequence.below(len(near))))
@@ -134,9 +138,9 @@ def _fill(move: _Move, waiting: list[int], priced: Priced, sequence: Sequence) -
         worth = priced.surplus[number] + priced.alone[number] * noise_percent // 100
         return (-worth * 1000 // size, number)
 
-    newcomers = sorted([number for number in waiting if contest.taken[number] is None], key=order)
-    losers = [number for number in move.given_up if contest.taken[number] is None]
-    for number in sorted(losers + newcomers[:NEWCOMERS_MAX], key=order):
+    newcomers = sorted([order(number) for number in waiting if contest.taken[number] is None])
+    losers = [order(number) for number in move.given_up if contest.taken[number] is None]
+    for _, number in sorted(losers + newcomers[:NEWCOMERS_MAX]):
         found = contest.best(number, contest.available)
         if found is not None:
             move.put(number, found)

@@ -20,6 +20,8 @@ from tests.unit.matcher.markets import (
     request,
     some_lots,
 )
+from volt.contracts.bids import Place
+from volt_matcher import reach
 from volt_matcher.book import Book
 from volt_matcher.choose import choose
 from volt_matcher.contest import Contest
@@ -74,6 +76,27 @@ def test_the_price_is_the_highest_own_ask_and_never_above_the_cap(lots: list[Lot
             assert placed.price_microusd_per_gpu_hour == max(asks_microusd)
             assert one.request.cap_microusd_per_gpu_hour is not None
             assert max(asks_microusd) <= one.request.cap_microusd_per_gpu_hour
+
+
+@given(some_lots, competitors)
+@relaxed
+def test_lots_that_are_left_out_of_a_large_book_could_not_have_mattered(
+    lots: list[Lot], asked: list[Competitor]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reach, "LOTS_UNREDUCED_MAX", 0)
+        assert gains_of(asked, chosen(lots, asked)) == best_gains(lots, asked)
+
+
+def test_a_contest_for_a_few_lots_of_a_large_book_plans_with_a_few() -> None:
+    lots = [lot(f"n{number}", 8, 1_000 + number, place(number)) for number in range(3_000)]
+    asked = [Competitor(request((2, 8), level="fabric", cap_microusd=9_000)), Competitor(request((1, 8)))] * 2
+    assert len(reach.relevant(book_of(*lots), asked)) < 100
+    assert nodes(chosen(lots, asked)) == [["n0", "n100"], ["n2"], ["n1", "n101"], ["n3"]]
+
+
+def place(number: int) -> Place:
+    return Place(region="eu", site="s", fabric=f"f{number % 100}")
 
 
 def test_two_small_jobs_together_can_be_worth_more_than_an_older_large_one() -> None:

@@ -101,7 +101,7 @@ def test_the_funnel_counts_what_each_filter_removed() -> None:
 
 def test_the_market_with_nobody_in_it_says_so() -> None:
     waiting = told(Market(), spec())
-    assert (waiting.binding, waiting.message) == ("alive", "0 of 0 nodes on offer alive, 1 node needed")
+    assert (waiting.binding, waiting.message) == ("alive", "only 0 nodes on offer alive, 1 node needed")
     assert waiting.infeasible
     assert waiting.alternatives == ()
 
