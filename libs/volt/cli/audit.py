@@ -1,16 +1,19 @@
-"""`volt ledger audit`: proves every sum from the log alone."""
+"""`volt ledger audit`, `volt market verify`: what can be proved from the log alone."""
 
 import asyncio
+import subprocess
 import sys
 from pathlib import Path
 
 import click
+import msgspec
 from rich.text import Text
 
 from volt.audit.ledger import audit
 from volt.audit.report import LedgerReport
 from volt.cli.shared import CONNECT_SECONDS_MAX, EXIT_FAILED, data_option, err, json_option, out, print_json
 from volt.cli.tables import table
+from volt.contracts.errors import Unavailable
 from volt.contracts.log import Entry
 from volt.contracts.streams import LOG
 from volt.contracts.units import format_usd
@@ -37,6 +40,33 @@ def audit_(data: Path | None, as_json: bool) -> None:
     else:
         _show(report)
     if not report.is_balanced:
+        sys.exit(EXIT_FAILED)
+
+
+@click.command()
+@data_option
+@click.option("--from", "from_seq", type=int, default=0, help="Only passes from this place in the log on.")
+@json_option
+def verify(data: Path | None, from_seq: int, as_json: bool) -> None:
+    """Repeat every pass from the log and compare it, byte for byte; exit 1 if one comes out otherwise."""
+    nats_url = read_context(data_folder(data)).nats_url
+    # The matcher's own program repeats the passes; it is no part of the library.
+    command = [sys.executable, "-P", "-m", "volt_matcher.replay", nats_url, "--from", str(from_seq)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=False)  # our own program
+    *differences, total = done.stdout.splitlines() or [b""]
+    if not total:
+        raise Unavailable("the passes could not be repeated; what is above says why")
+    told = msgspec.json.decode(total, type=dict[str, int])
+    if as_json:
+        click.echo(b'{"differences":[%s],"total":%s}' % (b",".join(differences), total))
+    else:
+        for line in differences:
+            one = msgspec.json.decode(line, type=dict[str, int | str])
+            out.print(
+                Text(f"pass {one['seq']}: {one['part']} says\n  {one['said']}\nand should say\n  {one['should_be']}")
+            )
+        out.print(f"{told['passes']} passes repeated, {told['different']} of them come out otherwise")
+    if told["different"]:
         sys.exit(EXIT_FAILED)
 
 

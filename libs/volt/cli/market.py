@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 from rich.text import Text
 
+from volt.cli.audit import verify
 from volt.cli.shared import client, data_option, err, json_option, out, print_json
 from volt.cli.tables import table
 
@@ -47,6 +48,9 @@ def offers(data: Path | None, gpu: str | None, region: str | None, as_json: bool
 @click.group()
 def market() -> None:
     """Prices and depth, by model; and whether the market keeps its rules."""
+
+
+market.add_command(verify)
 
 
 @market.command()
