@@ -193,9 +193,6 @@ class Book:
         self._loose: dict[tuple[LotId, str], str] = {}
         self._taken: list[tuple[Lot, int]] = []
 
-    def __contains__(self, key: LotId) -> bool:
-        return key in self._at
-
     def put(self, lot: Lot) -> None:
         """The lot as it is from now on. One that cannot be sold now is not in the book."""
         free = len(lot.free) if lot.alive else 0

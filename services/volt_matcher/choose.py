@@ -20,13 +20,14 @@ from volt_matcher.reach import relevant
 from volt_matcher.search import improve
 
 ROUNDS_MAX = 16
-ROUND_STEPS_MAX = 8_000
+COMPETITOR_ROUNDS_MAX = 8_000
 """Rounds of prices, times competitors."""
 EXACT_COMPETITORS_MAX = 8
 EXACT_LOTS_MAX = 16
+"""More competitors or lots than these are not tried exactly: it would seldom end within its steps."""
 MOVES_PER_COMPETITOR = 14
 MOVES_MAX = 2_000
-STALLED_PER_COMPETITOR = 6
+STALLED_MOVES_PER_COMPETITOR = 6
 
 
 def choose(book: Book, competitors: Sequence[Competitor]) -> list[Placement | None]:
@@ -77,18 +78,19 @@ def _is_contested(book: Book, found: Sequence[Placement | None]) -> bool:
     """Whether what is cheapest for each is too much for some lot."""
     wanted: dict[LotId, int] = {}
     for placement in found:
-        for lot in placement.lots if placement else ():
-            wanted[lot.key] = wanted.get(lot.key, 0) + placement.gpus_per_node if placement else 0
+        assert placement is not None, "only those who are able are grouped"
+        for lot in placement.lots:
+            wanted[lot.key] = wanted.get(lot.key, 0) + placement.gpus_per_node
     return any(gpus > book.free(key) for key, gpus in wanted.items())
 
 
 def _contested(book: Book, competitors: list[Competitor]) -> list[Placement | None]:
     contest = Contest(relevant(book, competitors), competitors)
-    priced = by_prices(contest, max(1, min(ROUNDS_MAX, ROUND_STEPS_MAX // len(competitors))))
+    priced = by_prices(contest, max(1, min(ROUNDS_MAX, COMPETITOR_ROUNDS_MAX // len(competitors))))
     is_small = len(competitors) <= EXACT_COMPETITORS_MAX and len(contest.lots) <= EXACT_LOTS_MAX
     if not is_small or not solve(priced):
         moves = min(MOVES_MAX, MOVES_PER_COMPETITOR * len(competitors))
-        improve(priced, moves, STALLED_PER_COMPETITOR * len(competitors))
+        improve(priced, moves, STALLED_MOVES_PER_COMPETITOR * len(competitors))
     return [
         Placement(ranked(contest.lots[lot] for lot in taken[2]), taken[1].gpus) if taken is not None else None
         for taken in priced.plan

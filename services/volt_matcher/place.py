@@ -17,6 +17,7 @@ from volt_matcher.book import UNHELD_GPUS, Book, Shelf, Standing, free_in
 from volt_matcher.feasible import serves
 from volt_matcher.ladder import Domain, Ladder, Rung
 from volt_matcher.lots import Lot, Request, Shape, level_of, shapes_allowed
+from volt_matcher.price import gang_price_microusd
 from volt_matcher.topology import EVERYWHERE, LEVELS, region_domain, shared, tightest
 
 PERCENT = 100
@@ -30,8 +31,8 @@ class Placement(NamedTuple):
 
     @property
     def price_microusd_per_gpu_hour(self) -> int:
-        """The highest ask among them."""
-        return max(lot.ask_microusd_per_gpu_hour for lot in self.lots)
+        """What each of them gets, and what is paid for each."""
+        return gang_price_microusd(lot.ask_microusd_per_gpu_hour for lot in self.lots)
 
     @property
     def gpus(self) -> int:

@@ -49,8 +49,3 @@ def tightest(all_domains: Iterable[Domains]) -> str:
 def broader_than(level: Level) -> tuple[Level, ...]:
     """The levels above this one, nearest first."""
     return LEVELS[LEVELS.index(level) + 1 :]
-
-
-def up_to(level: Level) -> tuple[Level, ...]:
-    """This level and those below it, narrowest first."""
-    return LEVELS[: LEVELS.index(level) + 1]
