@@ -8,14 +8,23 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from volt.contracts.bids import BidAccepted, BidRejected, BidWithdrawn
-from volt.contracts.clusters import ClusterEvent, ClusterForming, ClusterReleased, LeaseCleared, MembersWanted
+from volt.contracts.clusters import (
+    ClusterEvent,
+    ClusterForming,
+    ClusterReady,
+    ClusterReleased,
+    LeaseCleared,
+    MembersWanted,
+)
 from volt.contracts.ids import JobId
 from volt.contracts.jobs import JobAdmitted, JobEvent, JobReleaseAccepted, JobSpec, QuoteAdmitted
 from volt.contracts.ledger import FundsExhausted, JobClosed, JobFunded, JobUnfunded, LedgerEvent, MembersFunded
 from volt.contracts.log import Entry
 from volt.contracts.market import Gang, MarketCleared
 from volt.contracts.nodes import NodeEvent
+from volt.contracts.units import MS_PER_SECOND
 from volt_matcher import supply
+from volt_matcher.reserve import RESERVE_AFTER_MS, START_MS_MAX
 from volt_matcher.state import (
     FIRST_ATTEMPT,
     Admitted,
@@ -66,6 +75,8 @@ def _evolve_job(state: State, seq: int, event: JobEvent | ClusterEvent | LedgerE
             _want(state, event)
         case MembersFunded():
             _fund(state, event)
+        case ClusterReady(job=job, at_ms=at_ms):
+            _run(state, job, at_ms)
         case ClusterForming(job=job, generation=generation):
             _supersede(state, job, generation)
         case (
@@ -86,8 +97,9 @@ def _queue(state: State, event: JobFunded) -> None:
     if isinstance(job, Admitted):
         queued = Queued(job.account, job.admitted_seq, job.spec, cap_microusd, event.at_ms)
         state.jobs[name] = queued
+        state.due_ms["starves", name] = event.at_ms + RESERVE_AFTER_MS
         if queued.expires_ms is not None:
-            state.due_ms[name] = queued.expires_ms
+            state.due_ms["expires", name] = queued.expires_ms
         _reopen(state, name)
 
 
@@ -141,24 +153,28 @@ def _set_vacancies(state: State, name: JobId, placed: Placed, vacancies: Iterabl
 def _clear(state: State, cleared: MarketCleared) -> None:
     for gang in cleared.gangs:
         if gang.job not in state.ended:
-            _grant(state, gang)
+            _grant(state, gang, cleared.at_ms)
     for waiting in cleared.waiting:
         if waiting.job in state.open:
             state.reasons[waiting.job] = Reason(waiting.binding, waiting.infeasible)
     for expired in cleared.expired:
         _end(state, expired.job)
+    for reservation in cleared.reservations:
+        if reservation.job in state.open:
+            state.reservations[reservation.job] = reservation
+            state.due_ms["reserved", reservation.job] = reservation.until_ms
     for quote in cleared.quotes:
         state.quotes.pop(quote.quote, None)
     state.changes += 1
 
 
-def _grant(state: State, gang: Gang) -> None:
+def _grant(state: State, gang: Gang, at_ms: int) -> None:
     """A gang for a vacancy that the provisioner has given up meanwhile is void: it holds nothing, but was numbered."""
     match state.jobs.get(gang.job):
         case Queued() as job if gang.attempt == FIRST_ATTEMPT:
-            supply.hold(state, gang)
+            supply.hold(state, gang, _until_ms(job.spec, at_ms + START_MS_MAX))
             home = _home(state, job.spec, gang)
-            state.due_ms.pop(gang.job, None)
+            _waits_no_more(state, gang.job)
             state.jobs[gang.job] = Placed(
                 account=job.account,
                 admitted_seq=job.admitted_seq,
@@ -172,7 +188,7 @@ def _grant(state: State, gang: Gang) -> None:
         case Placed() as placed if gang.attempt not in {FIRST_ATTEMPT, *placed.filled}:
             answered = [one for one in placed.vacancies if _answers(gang, one)]
             if answered:
-                supply.hold(state, gang)
+                supply.hold(state, gang, placed.until_ms or _until_ms(placed.spec, at_ms + START_MS_MAX))
             state.jobs[gang.job] = replace(
                 placed,
                 leases_granted=placed.leases_granted + len(gang.grants),
@@ -182,6 +198,30 @@ def _grant(state: State, gang: Gang) -> None:
         case other:
             raise AssertionError(f"{gang.job} was granted attempt {gang.attempt} while {other}")
     _reopen(state, gang.job)
+
+
+def _until_ms(spec: JobSpec, ready_ms: int) -> int | None:
+    """By when a job will have ended that is ready at this time."""
+    seconds = spec.max_duration_seconds
+    return None if seconds is None else ready_ms + seconds * MS_PER_SECOND
+
+
+def _run(state: State, name: JobId, ready_ms: int) -> None:
+    """The duration of a job counts from its first being ready."""
+    placed = state.jobs.get(name)
+    if not isinstance(placed, Placed) or placed.until_ms is not None:
+        return
+    until_ms = _until_ms(placed.spec, ready_ms)
+    if until_ms is not None:
+        state.jobs[name] = replace(placed, until_ms=until_ms)
+        held = {lease: replace(one, until_ms=until_ms) for lease, one in state.leases.items() if one.job == name}
+        state.leases.update(held)
+
+
+def _waits_no_more(state: State, name: JobId) -> None:
+    state.reservations.pop(name, None)
+    for what in ("expires", "starves", "reserved"):
+        state.due_ms.pop((what, name), None)
 
 
 def _answers(gang: Gang, vacancy: Vacancy) -> bool:
@@ -202,7 +242,7 @@ def _end(state: State, name: JobId) -> None:
     """Leaves the queue at once. What the job holds stays held until its nodes are clear."""
     state.ended.add(name)
     state.jobs.pop(name, None)
-    state.due_ms.pop(name, None)
+    _waits_no_more(state, name)
     _reopen(state, name)
 
 

@@ -10,16 +10,19 @@ A gang for a job that has ended, or for a vacancy that was given up, is void: it
 """
 
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from volt.contracts.bids import BidAccepted, Gpu, Place
 from volt.contracts.ids import AccountId, GpuUuid, JobId, LeaseId, NodeId
 from volt.contracts.jobs import JobSpec
+from volt.contracts.market import Reservation
 from volt.contracts.units import MS_PER_SECOND
 from volt_matcher.book import Book
 from volt_matcher.lots import Lot, Request, Shape
 from volt_matcher.topology import Domains
 
+Due = Literal["window", "expires", "starves", "reserved"]
+"""A node's window opens; a job has waited out; a job has waited for long; a reservation is over."""
 FIRST_ATTEMPT = 0
 """The attempt of a job's first gang; those of its vacancies count from 1, and may fill ranks of generation 1 too."""
 
@@ -93,6 +96,8 @@ class Placed:
     vacancies: tuple[Vacancy, ...] = ()
     filled: frozenset[int] = frozenset()
     """Attempts that have been answered with a gang."""
+    until_ms: int | None = None
+    """By when it will have ended, once it has been ready and if it said how long it takes."""
 
 
 Job = Admitted | Queued | Placed
@@ -114,6 +119,8 @@ class Lease:
     job: JobId
     node: NodeId
     gpus: tuple[GpuUuid, ...]
+    until_ms: int | None
+    """By when it will have ended, if its job said how long it takes."""
 
 
 class Reason(NamedTuple):
@@ -167,8 +174,10 @@ class State:
     """Jobs with something to match."""
     reasons: dict[JobId, Reason] = field(default_factory=dict)
     quotes: dict[JobId, Quoting] = field(default_factory=dict)
-    due_ms: dict[NodeId | JobId, int] = field(default_factory=dict)
-    """When time alone makes a difference: a window of a node opens or closes, a job has waited for long enough."""
+    reservations: dict[JobId, Reservation] = field(default_factory=dict)
+    """The last of each job that waits; they count until their time is over."""
+    due_ms: dict[tuple[Due, str], int] = field(default_factory=dict)
+    """When time alone makes a difference, by what happens then and to whom."""
 
 
 def openings(state: State, at_ms: int) -> tuple[list[Opening], list[Opening]]:

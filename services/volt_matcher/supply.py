@@ -52,12 +52,12 @@ def see(state: State, event: NodeEvent) -> None:
     _refresh_all(state, (event.node,))
 
 
-def hold(state: State, gang: Gang) -> None:
+def hold(state: State, gang: Gang, until_ms: int | None) -> None:
     """The gang's GPUs are the job's from now on, and nobody else's."""
     granted = [uuid for grant in gang.grants for uuid in grant.gpus]
     assert state.leased.isdisjoint(granted), f"{gang.job} is granted GPUs that are leased"
     for grant in gang.grants:
-        state.leases[grant.lease] = Lease(gang.job, grant.node, grant.gpus)
+        state.leases[grant.lease] = Lease(gang.job, grant.node, grant.gpus, until_ms)
         state.leased_on[grant.node] = state.leased_on.get(grant.node, frozenset()).union(grant.gpus)
     state.leased.update(granted)
     _refresh_all(state, [grant.node for grant in gang.grants] + _owners(state, granted))
@@ -113,9 +113,9 @@ def _refresh(state: State, name: NodeId) -> None:
         state.lots[name] = lots
     openings_ms = [lot.available_from_ms for lot in lots if lot.available_from_ms is not None]
     if openings_ms:
-        state.due_ms[name] = min(openings_ms)
+        state.due_ms["window", name] = min(openings_ms)
     else:
-        state.due_ms.pop(name, None)
+        state.due_ms.pop(("window", name), None)
 
 
 def _lots(state: State, name: NodeId) -> Iterator[Lot]:

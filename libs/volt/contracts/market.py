@@ -78,6 +78,28 @@ class Quote(Value, frozen=True, kw_only=True):
     waiting: Waiting | None = None
 
 
+class ReservedLot(Value, frozen=True, kw_only=True):
+    """So many GPUs of one model on one node."""
+
+    node: NodeId
+    model: str
+    gpus: int
+
+
+class Reservation(Value, frozen=True, kw_only=True):
+    """GPUs that are kept for a job that has waited for long, as far as they are free or become so, until `until_ms`.
+
+    `free_ms` is when the last of them should be free; None if nobody knows. Until then they are sold to nobody but
+    jobs that are sure to have ended by it.
+    """
+
+    job: JobId
+    account: AccountId
+    lots: tuple[ReservedLot, ...]
+    free_ms: int | None
+    until_ms: int
+
+
 class MarketCleared(Event, frozen=True, kw_only=True):
     """One pass: the gangs it grants, whole; what keeps the others waiting (only where that changed); who waited out.
 
@@ -91,6 +113,7 @@ class MarketCleared(Event, frozen=True, kw_only=True):
     waiting: tuple[Waiting, ...] = ()
     expired: tuple[Expired, ...] = ()
     quotes: tuple[Quote, ...] = ()
+    reservations: tuple[Reservation, ...] = ()
 
     def subject(self) -> str:
         return LOG_MARKET
