@@ -26,8 +26,10 @@ EXACT_COMPETITORS_MAX = 8
 EXACT_LOTS_MAX = 16
 """More competitors or lots than these are not tried exactly: it would seldom end within its steps."""
 MOVES_PER_COMPETITOR = 14
+MOVES_MIN = 480
 MOVES_MAX = 2_000
 STALLED_MOVES_PER_COMPETITOR = 6
+STALLED_MOVES_MIN = 240
 
 
 def choose(book: Book, competitors: Sequence[Competitor]) -> list[Placement | None]:
@@ -89,8 +91,8 @@ def _contested(book: Book, competitors: list[Competitor]) -> list[Placement | No
     priced = by_prices(contest, max(1, min(ROUNDS_MAX, COMPETITOR_ROUNDS_MAX // len(competitors))))
     is_small = len(competitors) <= EXACT_COMPETITORS_MAX and len(contest.lots) <= EXACT_LOTS_MAX
     if not is_small or not solve(priced):
-        moves = min(MOVES_MAX, MOVES_PER_COMPETITOR * len(competitors))
-        improve(priced, moves, STALLED_MOVES_PER_COMPETITOR * len(competitors))
+        moves = min(MOVES_MAX, max(MOVES_MIN, MOVES_PER_COMPETITOR * len(competitors)))
+        improve(priced, moves, max(STALLED_MOVES_MIN, STALLED_MOVES_PER_COMPETITOR * len(competitors)))
     return [
         Placement(ranked(contest.lots[lot] for lot in taken[2]), taken[1].gpus) if taken is not None else None
         for taken in priced.plan

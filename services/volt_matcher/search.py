@@ -5,10 +5,11 @@ prices, and the move stays if the gains are no less. Choices between equals are 
 the same contest always gives the same plan; and the number of moves is bounded, never their time.
 """
 
-from volt_matcher.contest import Choice, Contest, Taken
+from volt_matcher.contest import Contest, Taken
 from volt_matcher.prices import Priced
 
 EVICTED_MAX = 8
+CHAIN_MAX = 3
 LOOSENED_MAX = 5
 NEWCOMERS_MAX = 12
 NOISE_PERCENT = 60
@@ -68,11 +69,11 @@ def improve(priced: Priced, moves_max: int, stalled_moves_max: int) -> None:
         if not served:
             break
         move = _Move(contest)
-        if waiting and sequence.below(3) < 2:
-            number = waiting[sequence.below(len(waiting))]
-            choices = contest.choices[number]
-            at_choice = min(sequence.below(len(choices)), sequence.below(len(choices)))  # Cheap ones more often.
-            _make_room(move, number, choices[at_choice], sequence)
+        kind = sequence.below(6)
+        if waiting and kind < 3:
+            _chain(move, waiting[sequence.below(len(waiting))], sequence)
+        elif kind < 5:
+            _chain(move, served[sequence.below(len(served))], sequence)
         else:
             _loosen(move, served, sequence)
         _fill(move, waiting, priced, sequence)
@@ -91,11 +92,27 @@ def _begin_epoch(priced: Priced, number: int) -> None:
     contest.load(plan)
 
 
-def _make_room(move: _Move, number: int, choice: Choice, sequence: Sequence) -> None:
-    """Evicts those who gain least, noise aside, where the choice is, until it can be had; and takes it."""
+def _chain(move: _Move, number: int, sequence: Sequence) -> None:
+    """One gets a place at others' expense, and now and then one of those at yet others'."""
+    pinned = set[int]()
+    for _ in range(CHAIN_MAX):
+        pinned.add(number)
+        _make_room(move, number, sequence, pinned)
+        losers = [one for one in move.given_up if move.contest.taken[one] is None and one not in pinned]
+        if not losers or sequence.below(2):
+            return
+        number = losers[sequence.below(len(losers))]
+
+
+def _make_room(move: _Move, number: int, sequence: Sequence, pinned: set[int]) -> None:
+    """Evicts those who gain least, noise aside, from where it could be, until it can; and puts it there."""
     contest = move.contest
+    choices = contest.choices[number]
+    choice = choices[min(sequence.below(len(choices)), sequence.below(len(choices)))]  # Cheap ones more often.
+    if contest.taken[number] is not None:
+        move.evict(number)
     reach = contest.reach(choice)
-    tenants = [tenant for tenant, held in enumerate(contest.held) if held & reach]
+    tenants = [tenant for tenant, held in enumerate(contest.held) if held & reach and tenant not in pinned]
 
     def worth(tenant: int) -> tuple[int, int]:
         taken = contest.taken[tenant]
