@@ -54,6 +54,12 @@ def _told(event: Event) -> Iterator[Told]:
                 yield Told(gang.job, _granted(gang), gang.generation)
             for waiting in event.waiting:
                 yield Told(waiting.job, f"waiting: {waiting.message}")
+            for kept in event.reservations:
+                gpus = sum(lot.gpus for lot in kept.lots)
+                yield Told(
+                    kept.job,
+                    f"{_counted(gpus, 'GPU')} on {_counted(len(kept.lots), 'node')} are kept for it as they free up",
+                )
             for expired in event.expired:
                 yield Told(expired.job, "expired: no gang came in the time that it would wait")
         case jobs.QuoteAdmitted() | jobs.QuoteRejected():
