@@ -58,6 +58,175 @@ SPELLINGS = {
     "t4-16gb": ("Tesla T4", "NVIDIA T4"),
     "mi300x-192gb": ("AMD Instinct MI300X", "MI300X OAM", "mi300x"),
 }
+# As clouds, schedulers and market places list them.
+LISTED = {
+    "h100-80gb": (
+        "NVIDIA-H100-80GB-HBM3",
+        "nvidia-h100-80gb",
+        "H100_SXM",
+        "h100_sxm5",
+        "H100-SXM5-80GB",
+        "HGX H100",
+        "H100 80GB SXM",
+        "nvidia-h100-mega-80gb",
+        "H100 80G",
+    ),
+    "h100-pcie-80gb": (
+        "H100_PCIE",
+        "NVIDIA H100 PCIe 80GB",
+        "h100-pcie",
+    ),
+    "h100-nvl-94gb": (
+        "H100_NVL",
+        "H100NVL",
+        "H100 NVL 94GB",
+    ),
+    "h200-141gb": (
+        "H200_SXM",
+        "HGX H200",
+        "nvidia-h200-141gb",
+        "H200 141GB",
+    ),
+    "h200-nvl-141gb": (
+        "NVIDIA H200 NVL",
+        "H200_NVL",
+    ),
+    "b200-180gb": (
+        "B200 SXM",
+        "nvidia-b200",
+        "HGX B200",
+        "B200 180GB",
+    ),
+    "gh200-96gb": (
+        "NVIDIA GH200",
+        "Grace Hopper GH200",
+        "gh200 96 GB",
+    ),
+    "a100-40gb": (
+        "a100-sxm4-40gb",
+        "NVIDIA-A100-SXM4-40GB",
+        "A100 SXM4 40 GB",
+    ),
+    "a100-80gb": (
+        "nvidia-a100-80gb",
+        "A100_SXM_80GB",
+        "A100 SXM 80GB",
+        "a100-sxm4-80gb",
+        "NVIDIA-A100-SXM4-80GB",
+    ),
+    "a100-pcie-80gb": (
+        "A100_PCIE_80GB",
+        "NVIDIA-A100-80GB-PCIe",
+        "A100 PCIe 80G",
+    ),
+    "a100-pcie-40gb": (
+        "A100-PCIE-40GB",
+        "A100 PCIe 40GB",
+    ),
+    "l4-24gb": (
+        "nvidia-l4",
+        "L4 24GB",
+        "NVIDIA L4 24 GB",
+    ),
+    "l40-48gb": (
+        "L40 48GB",
+        "nvidia-l40",
+    ),
+    "l40s-48gb": (
+        "NVIDIA L40S 48GB",
+        "L40S-48GB",
+        "nvidia-l40s",
+    ),
+    "a10-24gb": (
+        "A10 24GB PCIe",
+        "nvidia-a10",
+    ),
+    "a10g-24gb": (
+        "nvidia-a10g",
+        "NVIDIA A10G 24GB",
+    ),
+    "a40-48gb": (
+        "A40 48GB",
+        "A40 PCIe",
+        "a40",
+    ),
+    "rtx-a6000-48gb": (
+        "RTXA6000",
+        "RTX_A6000",
+        "A6000 48GB",
+        "RTX A6000",
+    ),
+    "rtx-6000-ada-48gb": (
+        "RTX_6000Ada",
+        "RTX 6000 ADA 48GB",
+        "NVIDIA RTX 6000 Ada",
+        "RTX6000-Ada",
+    ),
+    "rtx-pro-6000-96gb": (
+        "RTX_PRO_6000",
+        "RTX PRO 6000 Blackwell",
+        "NVIDIA RTX PRO 6000 Blackwell Workstation Edition",
+        "RTX PRO 6000 96GB",
+        "RTXPRO6000",
+        "RTX_PRO_6000_WS",
+        "RTX PRO 6000 SE",
+    ),
+    "rtx-3090-24gb": (
+        "RTX_3090",
+        "GeForce RTX 3090",
+        "RTX3090 24GB",
+    ),
+    "rtx-4090-24gb": (
+        "GeForce RTX 4090",
+        "NVIDIA-GeForce-RTX-4090",
+        "RTX4090-24GB",
+    ),
+    "rtx-5090-32gb": (
+        "RTX_5090",
+        "RTX5090",
+        "5090",
+        "GeForce RTX 5090 32GB",
+    ),
+    "v100-16gb": (
+        "V100 16GB",
+        "NVIDIA Tesla V100-SXM2-16GB",
+    ),
+    "v100-32gb": (
+        "Tesla V100-SXM2-32GB",
+        "V100_32GB",
+    ),
+    "v100-pcie-32gb": ("Tesla V100-PCIE-32GB",),
+    "t4-16gb": (
+        "nvidia-tesla-t4",
+        "T4 16GB",
+        "Tesla-T4",
+        "t4",
+    ),
+    "mi300x-192gb": (
+        "AMD MI300X",
+        "Instinct MI300X",
+        "amd-instinct-mi300x",
+        "MI300X 192GB",
+    ),
+    "mi250x-128gb": ("AMD Instinct MI250X",),
+    "rtx-a5000-24gb": (
+        "RTX_A5000",
+        "NVIDIA RTX A5000",
+    ),
+    "rtx-a4000-16gb": (
+        "RTX A4000",
+        "A4000",
+    ),
+    "rtx-4080-super-16gb": (
+        "RTX 4080 SUPER",
+        "RTX_4080S",
+    ),
+    "a30-24gb": (
+        "NVIDIA A30",
+        "A30",
+    ),
+    "p100-16gb": ("Tesla P100-SXM2-16GB",),
+}
 # Name and MiB as drivers report them.
 REPORTED = [
     ("NVIDIA H100 80GB HBM3", 81_559, "h100-80gb"),
@@ -87,9 +256,17 @@ def refusal(name: str, memory_mib: int = 0) -> Reason:
     return refused.value.reason
 
 
-@pytest.mark.parametrize(("slug", "name"), [(slug, name) for slug, names in SPELLINGS.items() for name in names])
+@pytest.mark.parametrize(
+    ("slug", "name"),
+    [(slug, name) for table in (SPELLINGS, LISTED) for slug, names in table.items() for name in names],
+)
 def test_a_spelling_comes_to_its_model(slug: str, name: str) -> None:
     assert resolve(name).slug == slug
+
+
+@pytest.mark.parametrize("name", ["V100-SXM2", "nvidia-tesla-v100", "A100_PCIE", "A100-SXM4"])
+def test_a_name_that_leaves_the_memory_open_is_ambiguous(name: str) -> None:
+    assert refusal(name).code == "ambiguous_gpu_model"
 
 
 @pytest.mark.parametrize(("name", "memory_mib", "slug"), REPORTED)
