@@ -12,7 +12,7 @@ import time
 import msgspec
 import structlog
 
-from volt.contracts.errors import BusUnavailable
+from volt.contracts.errors import BusUnavailable, MalformedMessage
 from volt.contracts.messages import Decoder, encode
 from volt.contracts.nodes import Heartbeat, LeaseBeat
 from volt.contracts.streams import HEARTBEATS
@@ -26,8 +26,6 @@ from volt.runtime.telemetry import set_up
 MISSED_TICKS_MAX = 5
 """How many ticks of the agent's loop may be missing before no beat is sent. Workloads are not extended meanwhile, so
 beats of an agent that stands still only make its loss come later."""
-NEWCOMER_BEATS = 2
-"""How many periods of another incarnation a newcomer waits out before it beats itself."""
 LAST_ATTEMPTS_MAX = 240
 LAST_RETRY_SECONDS = 0.5
 LINE_BYTES_MAX = 1024 * 1024
@@ -101,10 +99,13 @@ class Beater:
                 continue
 
     async def _come_in(self) -> None:
-        """Finds the place to go on from. Where another incarnation has beaten, waits to see that it beats no more."""
+        """Finds the place to go on from. Where another incarnation has beaten, waits until it surely is fenced.
+
+        Its workloads may run for F from its last beat, so nobody else may be this node before that time has passed.
+        """
         record = await self._last()
         if record is not None and self._is_anothers(record):
-            await asyncio.sleep(NEWCOMER_BEATS * self._settings.timing.beat_ms / 1000)
+            await asyncio.sleep(self._settings.timing.fence_after_ms / 1000)
             again = await self._last()
             if again is not None and again.seq != record.seq:
                 raise IdentityTaken(self._settings.node)
@@ -168,7 +169,11 @@ class Beater:
             _log.warning("beats_unacknowledged", error=error)
 
     def _is_anothers(self, record: Record) -> bool:
-        beat = self._decoder.decode(record.data)
+        try:
+            beat = self._decoder.decode(record.data)
+        except MalformedMessage as error:
+            _log.warning("beat_unreadable", seq=record.seq, error=str(error))
+            return False  # Nobody beats like that: it is gone on behind.
         if beat.incarnation == self._settings.incarnation:
             self._sequence = max(self._sequence, beat.sequence)
             return False

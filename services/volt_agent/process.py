@@ -55,8 +55,10 @@ class ProcessRuntime:
 
     def __init__(self, address: str, state: Path, own: Callable[[], Collection[int]] | None = None) -> None:
         """`own`: the children of this process that are nobody's workload; to be given if it is a subreaper."""
+        # Shims are started from another folder than this process: nothing of theirs may be relative.
+        state = state.absolute()
         state.mkdir(parents=True, exist_ok=True)
-        self.jobs = state.resolve() / "jobs"
+        self.jobs = state / "jobs"
         """The folder of each job that runs here. What was started for one is known by `MARK`, a path in it."""
         self._own = own
         self._shims: set[int] = set()

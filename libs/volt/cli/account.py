@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from volt.cli.shared import CONNECT_SECONDS_MAX, data_option, err, json_option, print_json
+from volt.cli.shared import CONNECT_SECONDS_MAX, KEY_VARIABLE, data_option, err, json_option, print_json
 from volt.contracts.errors import Reason, Refused
 from volt.contracts.ids import is_id
 from volt.embedded import Context, data_folder, read_context, write_context
@@ -41,8 +41,8 @@ def open_(
 ) -> None:
     """Open the account NAME and print its key, once: it is stored nowhere else but in a context.
 
-    With --into DIR, `--data DIR` acts for it from then on; without, the README says how to use the key. Where no
-    context is at hand, --nats-url says where to ask; --gateway-url then goes into the context that is written.
+    With --into DIR, `--data DIR` acts for it from then on; without, commands do so while VOLT_API_KEY is the key. Where
+    no context is at hand, --nats-url says where to ask; --gateway-url then goes into the context that is written.
     """
     if not is_id(name):
         message = f"{name!r} is no account name: lower-case letters, digits, - and _, at most 64"
@@ -60,13 +60,16 @@ def open_(
         )
         raise Refused(Reason(code="context_exists", message=message, field="into", seen=str(into)))
     asyncio.run(_open(opened))
-    if into is not None:
-        write_context(into, opened)
-        err.print(f"its context is in {into / CONTEXT_FILE}; use it with --data {into}")
+    # The key is told first: should the context not get written, it would be lost.
     if as_json:
         print_json({"account": name, "api_key": opened.api_key})
     else:
         click.echo(opened.api_key)
+    if into is None:
+        err.print(f"the key is kept nowhere; with {KEY_VARIABLE} set to it, commands act for {name}")
+        return
+    write_context(into, opened)
+    err.print(f"its context is in {into / CONTEXT_FILE}; use it with --data {into}", markup=False)
 
 
 async def _open(context: Context) -> None:

@@ -1,16 +1,28 @@
 """`volt agent run`: this machine as a node."""
 
 import os
+import re
+import socket
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import click
 import platformdirs
 
-from volt.cli.shared import data_option
+from volt.cli.shared import data_option, err, profile
+from volt.contracts.bids import GPUS_PER_BID_MAX
 from volt.contracts.errors import Reason, Refused
+from volt.contracts.gpus import resolve
+from volt.contracts.ids import is_id
 from volt.contracts.units import parse_usd
 from volt.embedded import data_folder, read_context
+
+BUS_PORT = 4222
+BUS_LOOK_SECONDS_MAX = 1.0
+
+_GPUS = re.compile(r"(\d{1,2})x(\S{1,64})")
+_COUNTRY = re.compile(r"[A-Z]{2}")
 
 
 @click.group()
@@ -22,15 +34,23 @@ def agent() -> None:
 @data_option
 @click.option("--gpus", default="", help="Declared GPUs, like 8xh100-80gb; without it the NVIDIA driver is asked.")
 @click.option("--price", required=True, help="Gross ask in dollars per GPU-hour, like 1.85.")
-@click.option("--runtime", type=click.Choice(["process"]), default="process", show_default=True)
-@click.option("--fabric", default="", help="The fabric segment that this node shares with others.")
-@click.option("--site", default="")
-@click.option("--region", default="")
-@click.option("--country", default="")
-@click.option("--address", default="", help="This node's address on its fabric.")
-@click.option("--workdir", type=click.Path(exists=True, file_okay=False), default=".", help="Where processes start.")
 @click.option(
-    "--state", type=click.Path(file_okay=False, path_type=Path), help="The folder that makes this node itself."
+    "--runtime",
+    type=click.Choice(["process"]),
+    default="process",
+    show_default=True,
+    help="How workloads run: as processes of this machine.",
+)
+@click.option("--fabric", default="", help="The fabric segment that this node shares with others.")
+@click.option("--site", default="", help="The building that this node stands in; nodes of one site are near.")
+@click.option("--region", default="", help="Where it is, like eu-west, in lower case.")
+@click.option("--country", default="", help="Its country's two letters, like DE.")
+@click.option(
+    "--address", default="", help="Where other nodes reach this one; the default is the way it reaches the bus."
+)
+@click.option("--workdir", type=click.Path(exists=True, file_okay=False), default=".", help="Where processes start; the default is here.")
+@click.option(
+    "--state", type=click.Path(file_okay=False, path_type=Path), help="The folder that makes this node itself; each node needs its own."
 )
 @click.option("--nats-url", envvar="VOLT_NATS_URL", help="The bus; the default is the data folder's control plane.")
 @click.option("--account", envvar="VOLT_ACCOUNT", help="Whose node it is; the default is the data folder's account.")
@@ -53,8 +73,10 @@ def run(
     if nats_url is None or account is None:
         context = read_context(data_folder(data))
         nats_url, account = nats_url or context.nats_url, account or context.account
+    _check(gpus, region, country)
     environment = {
         **os.environ,
+        "VOLT_PROFILE": profile(),
         "VOLT_NATS_URL": nats_url,
         "VOLT_ACCOUNT": account,
         "VOLT_GPUS": gpus,
@@ -62,12 +84,13 @@ def run(
         "VOLT_RUNTIME": runtime,
         "VOLT_ADDRESS": address,
         "VOLT_WORKDIR": str(Path(workdir).resolve()),
-        "VOLT_STATE": str(state or default_state_folder()),
+        "VOLT_STATE": str((state or default_state_folder()).absolute()),
         "VOLT_FABRIC": fabric,
         "VOLT_SITE": site,
         "VOLT_REGION": region,
         "VOLT_COUNTRY": country,
     }
+    _say_if_it_waits_for(nats_url)
     os.execve(sys.executable, [sys.executable, "-P", "-m", "volt_agent"], environment)
 
 
@@ -84,3 +107,33 @@ def _ask_microusd(price: str) -> int:
     except ValueError as error:
         raise Refused(Reason(code="invalid_price", message=str(error), field="price", seen=price)) from error
     return ask_microusd
+
+
+def _check(gpus: str, region: str, country: str) -> None:
+    """Refuses at once what intake would refuse of this node's first bid."""
+    if gpus:
+        declared = _GPUS.fullmatch(gpus)
+        if declared is None or not 1 <= int(declared[1]) <= GPUS_PER_BID_MAX:
+            raise _refused("gpus", gpus, f"declares no GPUs; write it like 8xh100-80gb, 1 to {GPUS_PER_BID_MAX} of them")
+        resolve(declared[2])
+    if region and not is_id(region):
+        raise _refused("region", region, "is no region; write it like eu-west, in lower case")
+    if country and not _COUNTRY.fullmatch(country):
+        raise _refused("country", country, "is no country; write its two letters as in ISO 3166, such as DE")
+
+
+def _refused(field: str, seen: str, problem: str) -> Refused:
+    return Refused(Reason(code=f"invalid_{field}", message=f"{seen!r} {problem}", field=field, seen=seen))
+
+
+def _say_if_it_waits_for(nats_url: str) -> None:
+    """The agent itself waits for its bus; somebody who looks on should know for what."""
+    try:
+        place = urlsplit(nats_url)
+        address = (place.hostname or "127.0.0.1", place.port or BUS_PORT)
+    except ValueError as error:
+        raise _refused("nats_url", nats_url, "is no address of a bus; write it like nats://127.0.0.1:4222") from error
+    try:
+        socket.create_connection(address, BUS_LOOK_SECONDS_MAX).close()
+    except OSError as error:
+        err.print(f"waiting for the bus at {nats_url} ({error}); `volt up` starts one", markup=False)

@@ -88,11 +88,10 @@ def wait(data: Path | None, as_json: bool, job: str | None) -> None:
     with client(data) as market:
         name = job or newest(market).id
         try:
-            for _ in market.jobs.events(name):
-                continue
+            ended = market.jobs.wait(name)
         except KeyboardInterrupt:
+            err.print(f"not waited for; {name} goes on")
             sys.exit(EXIT_INTERRUPTED)
-        ended = market.jobs.get(name)
     if as_json:
         print_json(ended)
     err.print(Text(f"{ended.id} has ended: {ending(ended)}"))
@@ -123,7 +122,8 @@ def _created(market: Client, terms: JobTerms, key: str) -> Job:
 def _until_ready(market: Client, job: Job, data: Path | None) -> Job:
     try:
         for happening in market.jobs.events(job.id):
-            err.print(Text(f"  {happening.message}"))
+            whose = "" if happening.node in happening.message else f"{happening.node}: "
+            err.print(Text(f"  {whose}{happening.message}"))
             if happening.event == READY_EVENT:
                 break
     except KeyboardInterrupt:

@@ -36,7 +36,7 @@ def list_(data: Path | None, as_json: bool) -> None:
         return
     rows = [(str(one.seq), one.letter.subject, one.letter.service, one.letter.cause, one.letter.error) for one in found]
     out.print(table(("number", "subject", "service", "cause", "error"), rows))
-    err.print(f"{len(found)} dead letters")
+    err.print("1 dead letter" if len(found) == 1 else f"{len(found)} dead letters")
 
 
 @dlq.command()

@@ -1,5 +1,6 @@
 """What the commands share: where the control plane is, how results are printed, how failures are told."""
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,8 +11,9 @@ import msgspec
 from rich.console import Console
 
 from volt.contracts.errors import MalformedMessage, NotFound, Reason, Refused, Unauthorized, Unavailable, VoltError
+from volt.contracts.timing import PROFILES, ProfileName
 from volt.sdk import Client
-from volt.sdk.context import data_folder
+from volt.sdk.context import data_folder, read_context
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -21,6 +23,9 @@ EXIT_NOT_FOUND = 4
 EXIT_UNAVAILABLE = 5
 EXIT_UNAUTHORIZED = 6
 EXIT_INTERRUPTED = 130
+
+KEY_VARIABLE = "VOLT_API_KEY"
+PROFILE_VARIABLE = "VOLT_PROFILE"
 
 CONNECT_SECONDS_MAX = 3.0
 """How long a command waits for the bus: a person waits too."""
@@ -40,8 +45,22 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON o
 
 
 def client(data: Path | None) -> Client:
-    """A client of the control plane whose context is in the data folder. Raises NotFound if there is none."""
-    return Client.from_context(data_folder(data))
+    """A client of the control plane whose context is in the data folder, for the account of `VOLT_API_KEY` if it is set.
+
+    Raises NotFound if there is no context.
+    """
+    context = read_context(data_folder(data))
+    return Client(context.gateway_url, os.environ.get(KEY_VARIABLE) or context.api_key)
+
+
+def profile() -> ProfileName:
+    """The profile that `VOLT_PROFILE` names. Raises Refused for one that there is not."""
+    wanted = os.environ.get(PROFILE_VARIABLE) or "embedded"
+    for name in PROFILES:
+        if name == wanted:
+            return name
+    message = f"there is no profile {wanted!r}; {PROFILE_VARIABLE} may be {' or '.join(PROFILES)}"
+    raise Refused(Reason(code="invalid_profile", message=message, field="profile", seen=wanted, choices=tuple(PROFILES)))
 
 
 def print_json(value: object) -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from volt.cli.shared import data_option, err
+from volt.cli.shared import data_option, err, profile
+from volt.contracts.timing import ProfileName
 from volt.embedded import Context, ContextMissing, ControlPlane, data_folder, read_context, write_context
 from volt.embedded.accounts import new_account_id, new_api_key, open_account
 from volt.runtime import telemetry
@@ -18,15 +19,15 @@ from volt.runtime.nats import NatsBus
 def up(data: Path | None) -> None:
     """Start the control plane: bus, views and services, as processes of this one."""
     telemetry.set_up("up")
-    asyncio.run(_run(data_folder(data)))
+    asyncio.run(_run(data_folder(data), profile()))
 
 
-async def _run(folder: Path) -> None:
+async def _run(folder: Path, profile: ProfileName) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     err.print(f"starting the control plane in {folder}")
-    async with ControlPlane(folder, "embedded") as control_plane:
+    async with ControlPlane(folder, profile) as control_plane:
         context = await _first_account(control_plane)
         err.print(f"[green]ready[/green]  gateway {context.gateway_url}  bus {context.nats_url}")
         err.print(f"account {context.account}; its key and the addresses are in {folder / 'context.json'}")

@@ -15,7 +15,7 @@ from volt.sdk.blocking import CALL_SECONDS_MAX
 from volt.sdk.calls import Call, GatewayUnreachable, error_in, unreachable
 from volt.sdk.context import is_loopback, read_context
 from volt.sdk.retries import Attempts
-from volt.sdk.streams import SILENCE_SECONDS_MAX, Reading, StreamCall
+from volt.sdk.streams import SILENCE_SECONDS_MAX, Reading, StreamCall, WaitCall
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -47,6 +47,11 @@ class _Transport:
                     yield item
             except Unavailable as error:
                 await asyncio.sleep(attempts.pause_seconds(error))
+
+    async def wait(self, call: WaitCall[T]) -> T:
+        async for _ in self.stream(call.until):
+            continue
+        return await self.send(call.then)
 
     async def close(self) -> None:
         await self._http.aclose()
@@ -100,6 +105,14 @@ def _streamed(build: Callable[P, StreamCall[T]]) -> Callable[Concatenate[_Group,
     return stream
 
 
+def _waited(build: Callable[P, WaitCall[T]]) -> Callable[Concatenate[_Group, P], Coroutine[None, None, T]]:
+    @functools.wraps(build)
+    async def wait(self: _Group, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._transport.wait(build(*args, **kwargs))
+
+    return wait
+
+
 class AsyncJobs(_Group):
     """The account's jobs."""
 
@@ -112,6 +125,7 @@ class AsyncJobs(_Group):
     bill = _sent(calls.job_bill)
     logs = _streamed(streams.job_logs)
     events = _streamed(streams.job_events)
+    wait = _waited(streams.wait_for_job)
 
 
 class AsyncBids(_Group):

@@ -14,7 +14,7 @@ from volt.sdk import calls, retries, streams
 from volt.sdk.calls import Call, GatewayUnreachable, error_in, unreachable
 from volt.sdk.context import is_loopback, read_context
 from volt.sdk.retries import Attempts
-from volt.sdk.streams import SILENCE_SECONDS_MAX, Reading, StreamCall
+from volt.sdk.streams import SILENCE_SECONDS_MAX, Reading, StreamCall, WaitCall
 
 CALL_SECONDS_MAX = 15.0
 
@@ -48,6 +48,11 @@ class _Transport:
                     yield item
             except Unavailable as error:
                 time.sleep(attempts.pause_seconds(error))
+
+    def wait(self, call: WaitCall[T]) -> T:
+        for _ in self.stream(call.until):
+            continue
+        return self.send(call.then)
 
     def close(self) -> None:
         self._http.close()
@@ -100,6 +105,14 @@ def _streamed(build: Callable[P, StreamCall[T]]) -> Callable[Concatenate[_Group,
     return stream
 
 
+def _waited(build: Callable[P, WaitCall[T]]) -> Callable[Concatenate[_Group, P], T]:
+    @functools.wraps(build)
+    def wait(self: _Group, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._transport.wait(build(*args, **kwargs))
+
+    return wait
+
+
 class Jobs(_Group):
     """The account's jobs."""
 
@@ -112,6 +125,7 @@ class Jobs(_Group):
     bill = _sent(calls.job_bill)
     logs = _streamed(streams.job_logs)
     events = _streamed(streams.job_events)
+    wait = _waited(streams.wait_for_job)
 
 
 class Bids(_Group):

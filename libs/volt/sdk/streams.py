@@ -8,7 +8,7 @@ import msgspec
 
 from volt.contracts import http
 from volt.contracts.errors import MalformedMessage, Unavailable
-from volt.sdk.calls import job_path
+from volt.sdk.calls import Call, get_job, job_path
 
 EVENT_BYTES_MAX = 8 * 1024 * 1024
 SILENCE_SECONDS_MAX = 30.0
@@ -39,6 +39,19 @@ def job_logs(job: str, *, follow: bool = True) -> StreamCall[http.Output]:
 def job_events(job: str, *, follow: bool = True) -> StreamCall[http.JobHappening]:
     """What happened to a job, from the beginning, then as it comes, until it is closed. Ends and raises as `logs`."""
     return StreamCall(path=job_path(job) + "/events", event="happening", item=http.JobHappening, params=_follow(follow))
+
+
+@dataclass(frozen=True, kw_only=True)
+class WaitCall(Generic[T]):
+    """A stream that is read to its end, and what is asked then."""
+
+    until: StreamCall[http.JobHappening]
+    then: Call[T]
+
+
+def wait_for_job(job: str) -> WaitCall[http.Job]:
+    """Waits until a job is closed, however long that takes, and returns it as it then is. Raises as `logs`."""
+    return WaitCall(until=job_events(job), then=get_job(job))
 
 
 class Reading(Generic[T]):

@@ -218,6 +218,16 @@ async def test_a_workload_that_writes_to_its_shims_pipe_harms_only_itself(node: 
     assert (await (await node.start("true", generation=2)).ended())[0].code == 0
 
 
+async def test_a_state_folder_that_is_named_from_here_will_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, node: Node
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    runtime = ProcessRuntime(ADDRESS, Path("state") / "of-another")
+    launch = Launch(("true",), ENV, "/")
+    workload = await runtime.start("job-2", 1, (launch,), boot_ms() + LONG_MS, node.on_line)
+    assert [end.code for end in await workload.ended()] == [0]
+
+
 async def test_a_lease_runs_one_workload_at_a_time(node: Node) -> None:
     workload = await node.start("sleep 60")
     with pytest.raises(LeaseBusy):
