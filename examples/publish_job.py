@@ -8,8 +8,12 @@
 import argparse
 import asyncio
 import secrets
+import sys
+from collections.abc import AsyncIterator
 
 import nats
+import nats.errors
+from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from volt.contracts.clusters import ClusterReleased
@@ -20,6 +24,9 @@ from volt.contracts.log import decode_event
 from volt.contracts.market import MarketCleared
 from volt.contracts.messages import Event, encode
 from volt.contracts.subjects import LOG_LEDGER, LOG_MARKET, command_job, log_cluster, log_job
+
+CONNECT_SECONDS_MAX = 3.0
+ANSWER_SECONDS_MAX = 10.0
 
 
 async def main() -> int:
@@ -33,34 +40,68 @@ async def main() -> int:
         nodes=arguments.nodes,
         workload=Workload(kind="ddp", command=tuple(arguments.command)),
     )
-    job = job_id(request.account, request.request_id)
-    connection = await nats.connect(arguments.nats_url)
-    jetstream = connection.jetstream()
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS_MAX):
+            connection = await nats.connect(arguments.nats_url, error_cb=ignore)
+    except (OSError, ValueError, TimeoutError, nats.errors.Error) as error:
+        print(
+            f"no bus at {arguments.nats_url} ({error!r}); `volt up` starts one and prints its address", file=sys.stderr
+        )
+        return 1
+    try:
+        return await follow(connection, request)
+    except nats.errors.Error as error:
+        print(f"the bus at {arguments.nats_url} does not serve VOLT: {error!r}", file=sys.stderr)
+        return 1
+    finally:
+        await connection.close()
 
-    # Read from the beginning of the log, so that a second run with the same request id shows the same job.
-    subjects = [log_job(request.account, job), log_cluster(request.account, job), LOG_MARKET, LOG_LEDGER]
+
+async def follow(connection: Client, request: RequestJob) -> int:
+    """Sends the request and prints what becomes of it; returns 0 if it completed."""
+    job = job_id(request.account, request.request_id)
+    jetstream = connection.jetstream()
     events: asyncio.Queue[bytes] = asyncio.Queue()
 
     async def on_message(message: Msg) -> None:
         await events.put(message.data)
 
-    for subject in subjects:
+    # Read from the beginning of the log, so that a second run with the same request id shows the same job.
+    for subject in (log_job(request.account, job), log_cluster(request.account, job), LOG_MARKET, LOG_LEDGER):
         await jetstream.subscribe(subject, cb=on_message, ordered_consumer=True)
-
     await jetstream.publish(command_job(request.account), encode(request), headers={"Nats-Msg-Id": request.request_id})
     print(f"requested {job}")
-    released: ClusterReleased | None = None
-    closed = False
-    while not closed:
-        event = decode_event(await events.get())
-        if not isinstance(event, MarketCleared) and getattr(event, "job", "") != job:
-            continue
+
+    happening = about(job, events)
+    try:
+        event = await asyncio.wait_for(anext(happening), ANSWER_SECONDS_MAX)
+    except TimeoutError:
+        print(
+            f"no answer within {ANSWER_SECONDS_MAX:.0f} s: is {request.account!r} an account here? "
+            "A request that nobody could answer is in `volt dlq list`",
+            file=sys.stderr,
+        )
+        return 1
+    completed = False
+    while True:
         for line in describe(event, job):
             print(line)
-        released = event if isinstance(event, ClusterReleased) else released
-        closed = isinstance(event, JobClosed | JobRejected | JobUnfunded)
-    await connection.close()
-    return 0 if released is not None and released.reason == "completed" else 1
+        completed = completed or (isinstance(event, ClusterReleased) and event.reason == "completed")
+        if isinstance(event, JobClosed | JobRejected | JobUnfunded):
+            return 0 if completed else 1
+        event = await anext(happening)
+
+
+async def about(job: str, events: asyncio.Queue[bytes]) -> AsyncIterator[Event]:
+    """The events of this job, and what the market says to it, without end."""
+    while True:
+        event = decode_event(await events.get())
+        if describe(event, job) if isinstance(event, MarketCleared) else getattr(event, "job", "") == job:
+            yield event
+
+
+async def ignore(_: Exception) -> None:
+    """The client would print a traceback for each attempt; the last error is told once."""
 
 
 def describe(event: Event, job: str) -> list[str]:

@@ -1,5 +1,7 @@
 """The path that the README walks by hand: the same commands, as processes, and what a person then sees."""
 
+import asyncio
+import importlib.util
 import json
 import os
 import signal
@@ -275,6 +277,30 @@ def test_the_example_publishes_a_job_with_a_plain_client(house: House) -> None:
     assert any(line.startswith("granted: ") for line in lines)
 
 
+def test_the_example_tells_of_a_wrong_address_in_one_line() -> None:
+    command = [sys.executable, str(ROOT / "examples" / "publish_job.py"), "nats://127.0.0.1:1", "lab", "--", "true"]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_MAX, check=False)  # our own program
+    assert (told.returncode, told.stdout, told.stderr.count("\n")) == (1, "", 1)
+    assert "no bus at nats://127.0.0.1:1" in told.stderr
+
+
+def test_the_example_does_not_wait_for_ever_for_an_account_that_is_not_there(
+    house: House, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = importlib.util.spec_from_file_location("publish_job", ROOT / "examples" / "publish_job.py")
+    assert spec is not None
+    assert spec.loader is not None
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    monkeypatch.setattr(example, "ANSWER_SECONDS_MAX", 1.0)
+    monkeypatch.setattr(sys, "argv", ["publish_job", read_context(house.data).nats_url, "nosuch", "--", "true"])
+    assert asyncio.run(example.main()) == 1
+    told = capsys.readouterr().err
+    assert "'nosuch'" in told
+    assert "`volt dlq list`" in told
+    assert "1 dead letter\n" in house.volt("dlq", "list").stderr
+
+
 def test_a_second_control_plane_in_the_folder_is_refused(house: House) -> None:
     second = house.volt("up")
     assert (second.process.returncode, second.stdout) == (1, "")
@@ -297,7 +323,9 @@ def test_a_restart_keeps_what_is_known_and_the_agents_come_back(house: House, ru
     until(lambda: house.alive() == len(NODES))
     assert all(agent.process.poll() is None for agent in house.agents)
     deployed = house.deploy(*GANG, command=SHORT)
-    until(lambda: house.job(deployed).release_reason == "completed")
+    waited = house.volt("wait", deployed, "--json")
+    assert waited.process.returncode == 0
+    assert json.loads(waited.stdout)["release_reason"] == "completed"
 
 
 def test_ctrl_c_everywhere_leaves_nothing_behind(house: House) -> None:

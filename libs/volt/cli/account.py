@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from volt.cli.shared import CONNECT_SECONDS_MAX, KEY_VARIABLE, data_option, err, json_option, print_json
+from volt.cli.shared import CONNECT_SECONDS_MAX, KEY_VARIABLE, Group, data_option, err, json_option, print_json
 from volt.contracts.errors import Reason, Refused
 from volt.contracts.ids import is_id
 from volt.embedded import Context, data_folder, read_context, write_context
@@ -16,7 +16,7 @@ from volt.runtime.nats import NatsBus
 from volt.sdk.context import CONTEXT_FILE
 
 
-@click.group()
+@click.group(cls=Group)
 def account() -> None:
     """Open accounts."""
     telemetry.set_up("cli")

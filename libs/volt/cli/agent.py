@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import click
 import platformdirs
 
-from volt.cli.shared import data_option, err, profile
+from volt.cli.shared import Group, data_option, err, profile
 from volt.contracts.bids import GPUS_PER_BID_MAX
 from volt.contracts.errors import Reason, Refused
 from volt.contracts.gpus import resolve
@@ -25,7 +25,7 @@ _GPUS = re.compile(r"(\d{1,2})x(\S{1,64})")
 _COUNTRY = re.compile(r"[A-Z]{2}")
 
 
-@click.group()
+@click.group(cls=Group)
 def agent() -> None:
     """Run and look after this machine's agent."""
 
@@ -48,9 +48,16 @@ def agent() -> None:
 @click.option(
     "--address", default="", help="Where other nodes reach this one; the default is the way it reaches the bus."
 )
-@click.option("--workdir", type=click.Path(exists=True, file_okay=False), default=".", help="Where processes start; the default is here.")
 @click.option(
-    "--state", type=click.Path(file_okay=False, path_type=Path), help="The folder that makes this node itself; each node needs its own."
+    "--workdir",
+    type=click.Path(exists=True, file_okay=False),
+    default=".",
+    help="Where processes start; the default is here.",
+)
+@click.option(
+    "--state",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="The folder that makes this node itself; each node needs its own.",
 )
 @click.option("--nats-url", envvar="VOLT_NATS_URL", help="The bus; the default is the data folder's control plane.")
 @click.option("--account", envvar="VOLT_ACCOUNT", help="Whose node it is; the default is the data folder's account.")
@@ -114,7 +121,9 @@ def _check(gpus: str, region: str, country: str) -> None:
     if gpus:
         declared = _GPUS.fullmatch(gpus)
         if declared is None or not 1 <= int(declared[1]) <= GPUS_PER_BID_MAX:
-            raise _refused("gpus", gpus, f"declares no GPUs; write it like 8xh100-80gb, 1 to {GPUS_PER_BID_MAX} of them")
+            raise _refused(
+                "gpus", gpus, f"declares no GPUs; write it like 8xh100-80gb, 1 to {GPUS_PER_BID_MAX} of them"
+            )
         resolve(declared[2])
     if region and not is_id(region):
         raise _refused("region", region, "is no region; write it like eu-west, in lower case")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from volt.cli.shared import client, data_option, err, json_option, out, print_json
+from volt.cli.shared import Group, client, data_option, err, json_option, out, print_json
 from volt.cli.tables import table
 from volt.contracts.errors import Reason, Refused
 from volt.contracts.http_market import Bid, BidList
@@ -14,7 +14,7 @@ from volt.contracts.http_market import Bid, BidList
 gpu_option = click.option("--gpu", help="Only for this model of the node; the default is all.")
 
 
-@click.group()
+@click.group(cls=Group)
 def bid() -> None:
     """Place, reprice, pause and withdraw what your nodes offer. Running leases keep their terms."""
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import click
 
-from volt.cli.shared import CONNECT_SECONDS_MAX, data_option, err, json_option, out, print_json
+from volt.cli.shared import CONNECT_SECONDS_MAX, Group, data_option, err, json_option, out, print_json
 from volt.cli.tables import table
 from volt.contracts.letters import DeadLetter
 from volt.embedded import data_folder, read_context
@@ -19,7 +19,7 @@ T = TypeVar("T")
 PAYLOAD_CHARS_SHOWN_MAX = 2_000
 
 
-@click.group()
+@click.group(cls=Group)
 def dlq() -> None:
     """List, show and replay dead letters."""
     telemetry.set_up("cli")

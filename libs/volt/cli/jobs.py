@@ -2,7 +2,7 @@
 
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -15,12 +15,18 @@ from volt.contracts.http import PAGE_JOBS_MAX, Job, JobMember, JobWaiting
 from volt.sdk import Client
 
 ENDED = frozenset({"rejected", "unfunded", "expired", "released", "closed"})
-NEVER_RAN = frozenset({"requested", "admitted", "rejected", "funded", "unfunded", "waiting", "expired"})
 NO_JOB = "there is no job yet; `volt deploy` makes one"
+PAGES_MAX = 50
 ENDED_SHOWN_MAX = 10
 CLOSED_SECONDS_MAX = 5.0
 CLOSED_POLL_SECONDS = 0.2
 READY_EVENT = "ClusterReady"
+
+_NOT_YET = {
+    "requested": "nobody has answered the request yet",
+    "admitted": "its first hour is being put on hold",
+    "funded": "the market is asked next",
+}
 
 
 @click.command()
@@ -38,7 +44,7 @@ def status(data: Path | None, everything: bool, job: str | None, as_json: bool) 
             else:
                 _show(found)
             return
-        listed = _shown(market.jobs.list(limit=PAGE_JOBS_MAX).jobs, everything=everything)
+        listed = _shown(_every_job(market), everything=everything)
     if as_json:
         print_json(listed)
         return
@@ -64,19 +70,21 @@ def logs(data: Path | None, follow: bool, rank: int | None, job: str | None) -> 
     """What the job's processes write, each line behind [generation.rank]; the newest job's that has run without JOB."""
     with client(data) as market:
         found = market.jobs.get(job) if job else _newest_that_ran(market)
-        if found.state in NEVER_RAN:
-            err.print(Text(f"{found.id} has written nothing: it is {found.state}. {_note(found)}"))
+        if found.granted_at_ms is None:
+            _say_nothing_yet(found)
             if not follow or found.state in ENDED:
                 return
-        generation = 1
+        generation = 0
         for output in market.jobs.logs(found.id, follow=follow):
             for line in output.lines:
-                if line.generation > generation:
-                    generation = line.generation
-                    err.print(f"generation {generation} begins")
+                if line.generation > generation > 0:
+                    err.print(f"generation {line.generation} begins")
+                generation = max(generation, line.generation)
                 if rank in (None, line.rank):
                     prefix = f"[{line.generation}.{line.rank}] "
                     click.echo(prefix + line.text, err=line.stream == "err")
+    if generation == 0 and found.granted_at_ms is not None:
+        _say_nothing_yet(found)
 
 
 @click.command()
@@ -84,16 +92,19 @@ def logs(data: Path | None, follow: bool, rank: int | None, job: str | None) -> 
 @json_option
 @click.argument("job", required=False)
 def release(data: Path | None, job: str | None, as_json: bool) -> None:
-    """End a job, whatever it is doing, the newest that has not ended without JOB; its bill stops at once."""
+    """End a job that runs or waits, the newest that has not ended without JOB; its bill stops at once."""
     with client(data) as market:
         released = market.jobs.release(job or newest(market, running=True).id)
         released = _closed(market, released)
     if as_json:
         print_json(released)
-    elif released.state == "closed":
-        err.print(f"{released.id} is closed; it cost ${released.posted_usd}")
+    elif released.state == "released":
+        again = f"`volt status {released.id}` shows what it cost once its last bill is there"
+        err.print(f"{released.id} is released and costs nothing from here on; {again}")
+    elif released.state == "requested":
+        err.print(f"the release of {released.id} is handed over and not answered yet; `volt status` shows it")
     else:
-        err.print(f"{released.id} is {released.state}; it costs nothing from here on, and its bill comes soon")
+        err.print(Text(f"{released.id} is {released.state}, {ending(released)}; it cost ${released.posted_usd}"))
 
 
 @click.command()
@@ -112,17 +123,39 @@ def explain(data: Path | None, job: str | None, as_json: bool) -> None:
         show_waiting(found.waiting)
 
 
-def _shown(jobs: Sequence[Job], *, everything: bool) -> list[Job]:
-    ended = [job.id for job in jobs if job.state in ENDED]
-    left_out = set() if everything else set(ended[ENDED_SHOWN_MAX:])
-    return [job for job in jobs if job.id not in left_out]
+def _every_job(market: Client) -> Iterator[Job]:
+    """The account's jobs, the newest first, a page at a time as they are wanted."""
+    before: int | None = None
+    for _ in range(PAGES_MAX):
+        page = market.jobs.list(limit=PAGE_JOBS_MAX, before=before)
+        yield from page.jobs
+        before = page.next_before
+        if before is None:
+            return
+    err.print(f"there are more than {PAGES_MAX * PAGE_JOBS_MAX} jobs; the oldest are passed over")
+
+
+def _shown(jobs: Iterator[Job], *, everything: bool) -> list[Job]:
+    shown, ended = [], 0
+    for job in jobs:
+        ended += job.state in ENDED
+        if everything or job.state not in ENDED or ended <= ENDED_SHOWN_MAX:
+            shown.append(job)
+    return shown
 
 
 def _newest_that_ran(market: Client) -> Job:
-    jobs = market.jobs.list(limit=PAGE_JOBS_MAX).jobs
-    if not jobs:
-        raise NotFound(NO_JOB)
-    return next((job for job in jobs if job.state not in NEVER_RAN), jobs[0])
+    """The newest job that was granted a cluster; the newest of all if none was."""
+    latest = newest(market)
+    ran = next((job for job in _every_job(market) if job.granted_at_ms is not None), latest)
+    if ran.id != latest.id:
+        err.print(Text(f"{latest.id}, the newest, has not run: it is {latest.state}; this is {ran.id}"))
+    return ran
+
+
+def _say_nothing_yet(job: Job) -> None:
+    why = _note(job) or _NOT_YET.get(job.state, "")
+    err.print(Text(f"{job.id} has written nothing: it is {job.state}" + (f"; {why}" if why else "")))
 
 
 def _closed(market: Client, job: Job) -> Job:
@@ -135,7 +168,7 @@ def _closed(market: Client, job: Job) -> Job:
 
 
 def newest(market: Client, *, running: bool = False) -> Job:
-    for job in market.jobs.list(limit=PAGE_JOBS_MAX).jobs:
+    for job in _every_job(market):
         if not running or job.state not in ENDED:
             return job
     raise NotFound("there is no running job" if running else NO_JOB)

@@ -11,10 +11,8 @@ import sys
 
 import click
 
-from volt.cli.shared import EXIT_FAILED, err, report_failure
+from volt.cli.shared import EXIT_FAILED, Group, err, report_failure
 from volt.contracts.errors import VoltError
-
-SENTENCE_CHARS_MAX = 500
 
 _COMMANDS = {
     "up": "volt.cli.up:up",
@@ -38,7 +36,7 @@ _COMMANDS = {
 }
 
 
-class Commands(click.Group):
+class Commands(Group):
     """Imports a command when it is used, so that `volt status` does not wait for what `volt up` needs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 -- click calls it so
@@ -51,14 +49,6 @@ class Commands(click.Group):
         command = getattr(importlib.import_module(module), name)
         assert isinstance(command, click.Command)
         return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Each with the first sentence of its help, the whole of it: click would cut it off."""
-        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
-        with formatter.section("Commands"):
-            formatter.write_dl(
-                [(name, one.get_short_help_str(SENTENCE_CHARS_MAX)) for name, one in commands if one is not None]
-            )
 
 
 @click.group(cls=Commands)

@@ -7,7 +7,7 @@ import click
 from rich.text import Text
 
 from volt.cli.audit import verify
-from volt.cli.shared import client, data_option, err, json_option, out, print_json
+from volt.cli.shared import Group, client, data_option, err, json_option, out, print_json
 from volt.cli.tables import table
 
 
@@ -45,7 +45,7 @@ def offers(data: Path | None, gpu: str | None, region: str | None, as_json: bool
         err.print("there are more; narrow it down with --gpu or --region")
 
 
-@click.group()
+@click.group(cls=Group)
 def market() -> None:
     """Prices and depth, by model; and whether the market keeps its rules."""
 

@@ -29,6 +29,7 @@ PROFILE_VARIABLE = "VOLT_PROFILE"
 
 CONNECT_SECONDS_MAX = 3.0
 """How long a command waits for the bus: a person waits too."""
+SENTENCE_CHARS_MAX = 500
 PIPE_COLUMNS = 240
 """Into a pipe or file a table is as wide as it needs to be: nothing of it is folded."""
 
@@ -44,8 +45,18 @@ data_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
 
 
+class Group(click.Group):
+    """Lists each command with the first sentence of its help, the whole of it: click would cut it off."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        said = [(name, one.get_short_help_str(SENTENCE_CHARS_MAX)) for name, one in commands if one is not None]
+        with formatter.section("Commands"):
+            formatter.write_dl(said)
+
+
 def client(data: Path | None) -> Client:
-    """A client of the control plane whose context is in the data folder, for the account of `VOLT_API_KEY` if it is set.
+    """A client of the control plane whose context is in the data folder; `VOLT_API_KEY` may be another account's key.
 
     Raises NotFound if there is no context.
     """
@@ -60,7 +71,9 @@ def profile() -> ProfileName:
         if name == wanted:
             return name
     message = f"there is no profile {wanted!r}; {PROFILE_VARIABLE} may be {' or '.join(PROFILES)}"
-    raise Refused(Reason(code="invalid_profile", message=message, field="profile", seen=wanted, choices=tuple(PROFILES)))
+    raise Refused(
+        Reason(code="invalid_profile", message=message, field="profile", seen=wanted, choices=tuple(PROFILES))
+    )
 
 
 def print_json(value: object) -> None:

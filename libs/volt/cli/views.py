@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from redis import RedisError
 
-from volt.cli.shared import EXIT_UNAVAILABLE, client, data_option, err
+from volt.cli.shared import EXIT_UNAVAILABLE, Group, client, data_option, err
 from volt.contracts.errors import Reason, Refused, Unavailable
 from volt.embedded import data_folder, read_context
 from volt.runtime.views import drop_views_at
@@ -17,7 +17,7 @@ REBUILD_SECONDS_MAX = 60.0
 POLL_SECONDS = 0.1
 
 
-@click.group()
+@click.group(cls=Group)
 def views() -> None:
     """Look after the views."""
 

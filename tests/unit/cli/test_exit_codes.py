@@ -10,9 +10,8 @@ import pytest
 import structlog
 
 from tests.unit.sdk.scripted import Step, answer, failure, scripted
-from volt.cli import main
+from volt.cli import account, audit, dlq, main
 from volt.contracts.http import ErrorBody, JobList, OfferList
-from volt.runtime import connection
 from volt.sdk import retries
 
 Ran = tuple[int, str, str]
@@ -199,18 +198,25 @@ def test_a_context_that_cannot_be_read_is_named(arguments: tuple[str, ...], volt
 
 @pytest.mark.parametrize(
     "arguments",
-    [("dlq", "list", "--json"), ("ledger", "audit", "--json"), ("account", "open", "lab", "--json")],
+    [
+        ("dlq", "list", "--json"),
+        ("ledger", "audit", "--json"),
+        ("market", "verify", "--json"),
+        ("account", "open", "lab", "--json"),
+    ],
     ids=" ".join,
 )
 def test_a_bus_that_is_not_there_exits_5_and_says_so_on_stderr_alone(
     arguments: tuple[str, ...], volt: Volt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "CONNECT_SECONDS_MAX", 0.2)
+    for module in (account, audit, dlq):
+        monkeypatch.setattr(module, "CONNECT_SECONDS_MAX", 0.2)
     monkeypatch.setenv("VOLT_LOG_LEVEL", "debug")
     write_context(tmp_path, "http://127.0.0.1:1")
     code, out, err = volt(*arguments, "--data", str(tmp_path))
     assert (code, out) == (5, "")
-    assert "error bus_unavailable" in err
+    assert "error bus_unavailable: no bus at nats://127.0.0.1:1 within" in err
+    assert "`volt up` starts one" in err
     assert "bus_error" in err, "the client's own complaints are there, too"
 
 

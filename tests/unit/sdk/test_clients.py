@@ -216,6 +216,22 @@ async def test_a_stream_of_a_job_that_is_not_there_is_not_tried_again(kind: Kind
 
 
 @both
+async def test_a_wait_goes_on_through_a_break_until_the_job_is_closed(kind: Kind) -> None:
+    closed = http.Job(id="j1", request_id="r1", state="closed", release_reason="completed")
+    with scripted(events(b": still here\n\n"), events(END), answer(closed)) as server:
+        assert await call(kind, server.url, "jobs.wait", "j1") == closed
+    assert [seen.path for seen in server.seen] == ["/v1/jobs/j1/events", "/v1/jobs/j1/events", "/v1/jobs/j1"]
+
+
+@both
+async def test_a_wait_for_a_job_that_is_not_there_is_not_found(kind: Kind) -> None:
+    with scripted(failure(404, "not_found")) as server:
+        with pytest.raises(NotFound):
+            await call(kind, server.url, "jobs.wait", "j1")
+    assert len(server.seen) == 1
+
+
+@both
 async def test_a_failure_told_inside_a_stream_is_taken_up_again(kind: Kind) -> None:
     told = b'event: error\ndata: {"code":"views_rebuilding","message":"in a moment"}\n\n'
     with scripted(events(_output(1, "one"), told), events(END)) as server:

@@ -76,8 +76,7 @@ def verdict(ending: Ending) -> Text:
         f"+ fee ${format_usd(report.fee_microusd)}; {report.covered_ms / 1000:.3f} node-seconds covered by heartbeats; "
     )
     text.append("every bill recomputed from the log, to the micro-dollar" if report.is_balanced else "FINDINGS")
-    text.append("\nbilled is what lies between ready and the end, and is covered on every node that still works; so some")
-    text.append(" covered seconds, before and after and of a survivor beside a dead node, cost nothing")
+    text.append("\ncovered but not billed: what a node ran before all were ready, and a survivor beside the dead one")
     for finding in report.findings:
         text.append(f"\n  {finding.code} at {finding.seq}: {finding.message}", style="red")
     text.append(f"\n{ending.total_ms / 1000:.1f} s in all")
