@@ -122,8 +122,6 @@ class Job(Document, frozen=True, kw_only=True):
     exit_code: int | None = None
     first_cause: str = ""
     bill: tuple[BillLine, ...] = ()
-    scalings: tuple[tuple[str, Reason | None], ...] = ()
-    """The last wishes for another size that were answered, each with the reason of a refusal."""
 
     @property
     def takes_grants(self) -> bool:

@@ -55,12 +55,6 @@ def expired(job: Job) -> Job:
     return replace(job, state="expired", first_cause="no cluster came in the time that it would wait")
 
 
-def scaling_answered(job: Job, event: jobs.JobScaleAccepted | jobs.JobScaleRejected) -> Job:
-    """The answer to a wish for another size; the last few are kept, each with the reason of a refusal."""
-    reason = event.reason if isinstance(event, jobs.JobScaleRejected) else None
-    return replace(job, scalings=(*job.scalings, (event.request_digest, reason))[-REFUSED_PER_JOB_MAX:])
-
-
 def kept_waiting(job: Job, waiting: Waiting) -> Job:
     state: JobState = "waiting" if job.state == "funded" else job.state
     return replace(job, state=state, waiting=waiting)

@@ -87,10 +87,6 @@ def _of_request(event: jobs.JobEvent) -> str:
             return f"refused: {reason.message}"
         case jobs.JobReleaseAccepted():
             return "release accepted; the bill stops here"
-        case jobs.JobScaleAccepted(nodes=nodes):
-            return f"to be scaled to {_counted(nodes, 'node')}"
-        case jobs.JobScaleRejected(reason=reason):
-            return f"not scaled: {reason.message}"
         case _:
             raise AssertionError(f"no words for {type(event).__name__}")
 
@@ -143,8 +139,9 @@ def _member_words(event: clusters.ClusterEvent) -> str:
 
 def _of_money(event: ledger.LedgerEvent) -> Iterator[Told]:
     match event:
-        case ledger.JobFunded(job=job, cap_microusd_per_gpu_hour=cap_microusd):
-            yield Told(job, f"funded; the cap is ${_usd(cap_microusd)} per GPU-hour")
+        case ledger.JobFunded(job=job, cap_microusd_per_gpu_hour=cap_microusd, transfers=transfers):
+            held = sum(one.amount_microusd for one in transfers)
+            yield Told(job, f"funded: ${_usd(held)} on hold; the cap is ${_usd(cap_microusd)} per GPU-hour")
         case ledger.JobUnfunded(job=job, needed_microusd=needed, balance_microusd=balance):
             yield Told(job, f"not funded: needs ${_usd(needed)} on hold, the wallet has ${_usd(balance)}")
         case ledger.MembersFunded(job=job, generation=generation):

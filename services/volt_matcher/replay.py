@@ -16,6 +16,7 @@ from volt.contracts.market import MarketCleared
 from volt.contracts.messages import encode
 from volt.runtime.log import Log, Unreadable
 from volt.runtime.nats import NatsBus
+from volt.runtime.telemetry import set_up
 from volt_matcher.clear import clear
 from volt_matcher.domain import evolve
 from volt_matcher.effects import DEFINITION
@@ -88,6 +89,7 @@ def _json(part: object) -> str:
 
 async def main(nats_url: str, from_seq: int) -> int:
     """Repeats what the log holds now; returns 1 if something differs. Raises BusUnavailable."""
+    set_up("replay")
     bus = await NatsBus.connect(nats_url, "market-replay", CONNECT_SECONDS_MAX)
     replay, different = Replay(from_seq), 0
     try:

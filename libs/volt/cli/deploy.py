@@ -1,4 +1,4 @@
-"""`volt deploy`, `scale`, `wait`: a cluster from its request to its end."""
+"""`volt deploy`, `wait`: a cluster from its request to its end."""
 
 import shlex
 import sys
@@ -59,21 +59,6 @@ def deploy(
         if job.state in ENDED and job.release_reason != "completed":
             err.print(Text(f"the job ended: {ending(job)}", style="red"))
             sys.exit(EXIT_FAILED)
-
-
-@click.command()
-@data_option
-@click.option("--count", type=int, required=True, help="GPUs in all, on nodes of the size that the cluster has.")
-@json_option
-@click.argument("job", required=False)
-def scale(data: Path | None, count: int, as_json: bool, job: str | None) -> None:
-    """Make a running cluster larger or smaller; the newest running one without JOB."""
-    with client(data) as market:
-        scaled = market.jobs.scale(job or newest(market, running=True).id, count)
-    if as_json:
-        print_json(scaled)
-    else:
-        err.print(f"{scaled.id} is to have {count} GPUs; `volt status {scaled.id}` shows how far it is")
 
 
 @click.command()

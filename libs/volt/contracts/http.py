@@ -106,12 +106,6 @@ class JobRequest(Request, frozen=True, kw_only=True):
     max_wait: str | None = None
 
 
-class ScaleRequest(Request, frozen=True, kw_only=True):
-    """The body of `POST /v1/jobs/{job}/scale`: so many GPUs in all."""
-
-    count: Count
-
-
 class JobMember(Answer, frozen=True, kw_only=True):
     """A node of the cluster. `address` is known once it is prepared."""
 

@@ -11,8 +11,6 @@ EVENT_TYPES: tuple[type[Event], ...] = (
     jobs.JobAdmitted,
     jobs.JobRejected,
     jobs.JobReleaseAccepted,
-    jobs.JobScaleAccepted,
-    jobs.JobScaleRejected,
     jobs.QuoteAdmitted,
     jobs.QuoteRejected,
     bids.BidAccepted,

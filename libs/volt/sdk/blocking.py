@@ -118,7 +118,6 @@ class Jobs(_Group):
 
     create = _sent(calls.create_job)
     quote = _sent(calls.ask_quote)
-    scale = _sent(calls.scale_job)
     get = _sent(calls.get_job)
     list = _sent(calls.list_jobs)
     release = _sent(calls.release_job)
@@ -148,7 +147,7 @@ class Client(_Group):
         >>> for happening in client.jobs.events(job.id):
         ...     print(happening.message)
         admitted: 16 x h100 on 2 nodes
-        funded; the cap is $2.5000 per GPU-hour
+        funded: $40.0000 on hold; the cap is $2.5000 per GPU-hour
         granted 16 GPUs on node-a, node-b at $1.9000 per GPU-hour
         ...
         >>> client.jobs.release(job.id).state

@@ -149,14 +149,6 @@ def test_waiting_for_a_job_exits_as_it_did(ended: Job, code: int, volt: Volt) ->
     assert volt("wait", "j1", answers=(events(END), answer(ended)))[0] == code
 
 
-def test_scaling_says_how_many_gpus_there_shall_be(volt: Volt) -> None:
-    job = Job(id="j1", request_id="r", state="ready")
-    code, _, err, bodies = volt("scale", "j1", "--count", "32", answers=(answer(job),))
-    assert code == 0
-    assert "32 GPUs" in err
-    assert bytes(bodies[0]) == b'{"count":32}'
-
-
 @pytest.mark.parametrize("text", ["", ":8", "h100::80GB", "h100:eight", "h100:8:huge", "h100,,h200"])
 def test_an_ask_that_cannot_be_read_is_refused(text: str, volt: Volt) -> None:
     code, _, err, bodies = volt("deploy", "--gpu", text, "--count", "8", "--", "true", answers=())

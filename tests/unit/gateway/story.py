@@ -87,12 +87,10 @@ def release_accepted(job: str = JOB) -> Event:
 
 
 def asked_of_the_market() -> list[Event]:
-    """A quote and wishes for another size, each answered and refused."""
+    """A quote, answered and refused."""
     return [
         jobs.QuoteAdmitted(account=BUYER, job=QUOTE, request_id="q", at_ms=T0_MS, request_digest="d", spec=SPEC),
         jobs.QuoteRejected(account=BUYER, job=QUOTE, request_id="q", at_ms=T0_MS, request_digest="e", reason=REASON),
-        jobs.JobScaleAccepted(account=BUYER, job=JOB, request_id="s", at_ms=T0_MS, request_digest="s", nodes=3),
-        jobs.JobScaleRejected(account=BUYER, job=JOB, request_id="t", at_ms=T0_MS, request_digest="t", reason=REASON),
     ]
 
 
