@@ -14,6 +14,7 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Literal
 
@@ -195,7 +196,7 @@ class Workload:
         self._on_line = on_line
         self._end_orphans = end_orphans
         self._pids: list[asyncio.Future[int]] = [asyncio.get_running_loop().create_future() for _ in shims]
-        self._ends: list[RankExit] = []
+        self._ends: list[tuple[int, RankExit]] = []
         self._failing = asyncio.Event()
         self._started = asyncio.create_task(self._see_started(record, path))
         self._ended = asyncio.create_task(self._see_ended(end))
@@ -210,7 +211,8 @@ class Workload:
     async def ended(self) -> tuple[RankExit, ...]:
         """Wait for the end of every process, its descendants gone and each of its lines handed over.
 
-        The ends are in the order in which they came, so that the first that failed can be told.
+        The ends are in the order of the instants at which they came, so that the first that failed can be told, even
+        by an agent that heard of several at once.
         """
         return await asyncio.shield(self._ended)
 
@@ -254,19 +256,19 @@ class Workload:
             await asyncio.wait([self._started])
             await asyncio.gather(*(one.wait() for one in self._shims))
             end()
-        return tuple(self._ends)
+        return tuple(end for _, end in sorted(self._ends, key=itemgetter(0)))
 
     async def _follow_to_the_end(self, rank: int) -> None:
-        end = await self._follow(rank)
-        self._ends.append(end)
+        ended_ms, end = await self._follow(rank)
+        self._ends.append((ended_ms, end))
         if end.code != 0:
             self._failing.set()
 
-    async def _follow(self, rank: int) -> RankExit:
-        """Hand over all that a shim says, to its end."""
+    async def _follow(self, rank: int) -> tuple[int, RankExit]:
+        """Hand over all that a shim says, to its end; return when its process ended, as far as it is known, and how."""
         one, started = self._shims[rank], self._pids[rank]
         end = RankExit(rank, None, None, False, "gone")
-        lines = 0
+        lines, ended_ms = 0, None  # Of an end that the shim does not tell of, the instant of hearing counts.
         try:
             async for said in _heard(one):
                 match said:
@@ -282,8 +284,9 @@ class Workload:
                         await self._on_line(LogLine(rank, "err", str(failure)))
                         started.set_exception(failure)
                         end = RankExit(rank, EXITS_OF_UNSTARTED.get(kind), None, False, "not_started")
+                        ended_ms = shim.boot_ms()
                     case _Said(reason=reason, exit=code, signal=number, oom=oom) if reason is not None:
-                        end = RankExit(rank, code, number, oom, reason)
+                        end, ended_ms = RankExit(rank, code, number, oom, reason), said.ended_ms
         except BaseException:
             _end_shims([one])  # Nobody listens to it any more.
             raise
@@ -296,7 +299,7 @@ class Workload:
                 kill(session(started.result()))
             await one.wait()  # Only then has the agent adopted what was the shim's.
             await self._end_orphans()
-        return end
+        return shim.boot_ms() if ended_ms is None else ended_ms, end
 
 
 class _Said(msgspec.Struct, frozen=True):
@@ -311,6 +314,7 @@ class _Said(msgspec.Struct, frozen=True):
     signal: int | None = None
     oom: bool = False
     reason: Literal["exited", "deadline", "signalled"] | None = None
+    ended_ms: int | None = None
 
 
 class _Record(msgspec.Struct, frozen=True):

@@ -6,13 +6,12 @@
 Lines of JSON come in: the launch order `{"argv", "env", "cwd", "deadline_ms"}`, then any number of
 `{"deadline_ms"}` and `{"signal": "TERM", "grace_ms"}`. Lines of JSON go out, in this order: `{"started": pid}` or
 `{"failed": kind, "detail"}`; `{"line", "stream": "out"|"err"}` for each line of output; and last
-`{"exit", "signal", "oom", "reason"}`, once the output is drained and every descendant of the workload is gone.
+`{"exit", "signal", "oom", "reason", "ended_ms"}`, once the output is drained and every descendant is gone.
 
-A deadline is an instant on the boot-time clock, not a length of time: both ends read the same clock of one kernel,
-while a length would begin afresh when a shim that had been stopped came to read an old line. Past it the workload
-is killed: its agent is dead, frozen or cut off. (That is the fence; a later version freezes first.) The end of
-stdin changes nothing, for a dead agent extends nothing; nor does a stdout that nobody reads. SIGTERM ends the
-workload at once and in order. When the shim itself is killed, the kernel kills the workload process.
+Instants are of the boot-time clock, which both ends read from one kernel: a length of time would begin afresh when a
+shim that had been stopped came to read an old line. Past its deadline the workload is killed: its agent is dead,
+frozen or cut off. The end of stdin changes nothing, for a dead agent extends nothing; nor does a stdout that nobody
+reads. SIGTERM ends the workload at once and in order. When the shim itself is killed, the kernel kills the workload.
 
 Started as `python -I -S shim.py` for each process of a job, so it must start within milliseconds: it runs on what
 the interpreter has loaded anyway, without json, signal and pathlib, which together take longer than all the rest.
@@ -92,7 +91,8 @@ class Shim:
         self.pending, self.heard = bytearray(), True  # Until the agent closes its end of stdout.
         self.outputs: dict[int, Output] = {}
         self.pid = 0  # Of the workload process, once it is started.
-        self.status: int | None = None  # Its end, once it is reaped.
+        self.status: int | None = None  # Its end, once it is reaped at `ended_ms`.
+        self.ended_ms = 0
 
     def follow(self) -> None:
         """Serve until the workload process has ended, and its output with it, or until it is to be killed.
@@ -142,11 +142,12 @@ class Shim:
 
     def exit_report(self, status: int) -> str:
         code = os.waitstatus_to_exitcode(status)
+        exit_code, signal = (code, "null") if code >= 0 else ("null", -code)
         killed = self.reason == "exited" and code in (-SIGKILL, EXIT_OF_KILLED_COMMAND)
         # The counter is the machine's: another's end may make it rise, but only a kill is ever put down to it.
         oom = "true" if killed and oom_kills() > self.oom_kills else "false"
-        exit_code, signal = (code, "null") if code >= 0 else ("null", -code)
-        return f'{{"exit":{exit_code},"signal":{signal},"oom":{oom},"reason":{quote(self.reason)}}}'
+        how = f'"exit":{exit_code},"signal":{signal},"oom":{oom},"reason":{quote(self.reason)}'
+        return f'{{{how},"ended_ms":{self.ended_ms}}}'
 
     def turn(self, wait_ms: int) -> bool:
         """Wait for something to happen and answer it; True if there was output to read."""
@@ -175,8 +176,7 @@ class Shim:
         try:
             written = os.write(1, self.pending[:PENDING_BYTES_MAX])
         except BrokenPipeError:
-            self.heard = False
-            written = len(self.pending)
+            self.heard, written = False, len(self.pending)
         del self.pending[:written]
 
     def read(self, fd: int) -> None:
@@ -213,7 +213,7 @@ class Shim:
             if pid == 0:
                 return False
             if pid == self.pid and self.status is None:
-                self.status = status
+                self.status, self.ended_ms = status, boot_ms()
                 self.kill_at_ms = min(self.kill_at_ms, boot_ms() + DRAIN_MS_MAX)
 
     def obey(self) -> None:

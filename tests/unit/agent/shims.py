@@ -60,8 +60,15 @@ def wait_lines(one: Shim, *texts: str) -> int:
 
 
 def read_all(one: Shim) -> list[Message]:
+    """What is left to read; that an end has a sensible instant is checked here, and the instant left out."""
     assert one.stdout is not None
-    return [json.loads(line) for line in one.stdout]
+    messages: list[Message] = [json.loads(line) for line in one.stdout]
+    for message in messages:
+        if "exit" in message:
+            ended_ms = message.pop("ended_ms")
+            assert isinstance(ended_ms, int)
+            assert 0 < ended_ms <= shim.boot_ms()
+    return messages
 
 
 def ended(code: int | None, number: int | None, reason: str) -> Message:

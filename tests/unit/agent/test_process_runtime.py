@@ -18,8 +18,6 @@ from tests.unit.agent.shims import LONG_MS, SECONDS_MAX, alive, ends_within
 from volt_agent import process, processes
 from volt_agent.process import ProcessRuntime, Workload
 from volt_agent.runtimes import (
-    GENERATIONS_KEPT_MAX,
-    Generations,
     Launch,
     LaunchFailed,
     LeaseBusy,
@@ -27,7 +25,6 @@ from volt_agent.runtimes import (
     NoFreePort,
     RankExit,
     StaleGeneration,
-    StateUnreadable,
 )
 from volt_agent.shim import boot_ms
 
@@ -161,10 +158,21 @@ async def test_a_workload_runs_as_long_as_it_is_extended(node: Node) -> None:
 async def test_stop_lets_the_processes_finish_within_their_grace(node: Node) -> None:
     workload = await node.start("trap 'exit 5' TERM; sleep 60 & echo ready; wait", "trap '' TERM; echo ready; sleep 60")
     await asyncio.gather(node.heard[0].wait(), node.heard[1].wait())
-    workload.stop(300)
+    workload.stop(1_000)
     polite, stubborn = await workload.ended()
     assert polite == RankExit(0, 5, None, False, "signalled")
     assert stubborn == RankExit(1, None, signal.SIGKILL, False, "signalled")
+
+
+async def test_ends_are_in_their_order_though_the_agent_hears_of_them_at_once(node: Node, tmp_path: Path) -> None:
+    waits = (f"until test -e {tmp_path}/{rank}; do :; done; exit {rank}" for rank in (0, 1))
+    workload = await node.start(*waits)
+    pids = await workload.started()
+    for rank in (1, 0):  # Without a turn of the event loop between the two.
+        (tmp_path / str(rank)).touch()
+        while psutil.pid_exists(pids[rank]):
+            pass
+    assert [end.code for end in await workload.ended()] == [1, 0]
 
 
 async def test_a_stop_right_behind_a_long_order_is_not_lost(node: Node) -> None:
@@ -248,23 +256,6 @@ async def test_an_older_generation_is_refused_for_ever(node: Node) -> None:
         with pytest.raises(StaleGeneration):
             await runtime.prepare("job-1", 2)
     assert (await (await node.start("true", generation=3)).ended())[0].code == 0
-
-
-async def test_generations_are_forgotten_only_beyond_a_bound_and_the_longest_unseen_first(tmp_path: Path) -> None:
-    path = tmp_path / "generations.json"
-    path.write_bytes(msgspec.json.encode({f"job-{number}": 1 for number in range(GENERATIONS_KEPT_MAX - 1)}))
-    generations = Generations(path)
-    await generations.see("job-0", 2)
-    await generations.see("new-1", 1)
-    await generations.see("new-2", 1)
-    reread = Generations(path)
-    assert [reread.highest(lease) for lease in ("job-0", "job-1", "job-2", "new-1", "new-2")] == [2, 0, 1, 1, 1]
-
-
-def test_a_damaged_memory_is_said_and_not_taken_for_an_empty_one(tmp_path: Path) -> None:
-    (tmp_path / "generations.json").write_text('{"job-1": ')
-    with pytest.raises(StateUnreadable):
-        ProcessRuntime(ADDRESS, tmp_path)
 
 
 async def test_no_two_jobs_of_a_machine_get_the_same_port(tmp_path: Path) -> None:
