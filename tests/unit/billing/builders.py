@@ -205,8 +205,11 @@ def forming(number: int, *leases: str, at_ms: int, job: str = JOB, account: str 
     )
 
 
-def wanted(number: int, *attempts: int, at_ms: int, job: str = JOB, account: str = BUYER) -> MembersWanted:
-    ranks = tuple(Wanted(rank=attempt, attempt=attempt) for attempt in attempts)
+def wanted(
+    number: int, *attempts: int, at_ms: int, job: str = JOB, account: str = BUYER, replaces: str | None = "lost"
+) -> MembersWanted:
+    """Ranks that lost leases left, or to grow by if nothing is replaced."""
+    ranks = tuple(Wanted(rank=attempt, attempt=attempt, replaces=replaces) for attempt in attempts)
     return MembersWanted(account=account, job=job, generation=number, at_ms=at_ms, wanted=ranks, excluded=(), within="")
 
 
