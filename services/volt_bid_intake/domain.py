@@ -19,17 +19,21 @@ from volt.contracts.jobs import (
     JobAdmitted,
     JobRejected,
     JobReleaseAccepted,
+    JobScaleAccepted,
+    JobScaleRejected,
     OpenAccount,
     QuoteAdmitted,
     QuoteRejected,
     ReleaseJob,
     RequestJob,
     RequestQuote,
+    ScaleJob,
 )
 from volt.contracts.log import Entry
+from volt.contracts.market import MarketCleared
 from volt.contracts.messages import Answer, Asked, Command, Event
 from volt.contracts.subjects import sender
-from volt_bid_intake.jobs import Jobs, evolve_job, release_job, request_job, request_quote
+from volt_bid_intake.jobs import Jobs, evolve_job, place_job, release_job, request_job, request_quote, scale_job
 from volt_bid_intake.nodes import Nodes, change_bid, evolve_node, place_bid, withdraw_bid
 
 KEY_SHA256_CHARS = 64
@@ -89,7 +93,7 @@ def refuse(state: State, reason: Reason, asked: Asked) -> tuple[Event, ...]:
 
 
 def evolve(state: State, entry: Entry) -> None:
-    """Remembers an answer."""
+    """Remembers an answer; and of the market, what it made of a job."""
     if isinstance(entry.event, Answer):
         state.answered_seq = max(state.answered_seq, entry.event.command_seq)
         state.answered_ms = max(state.answered_ms, entry.event.command_ms)
@@ -99,12 +103,23 @@ def evolve(state: State, entry: Entry) -> None:
             state.accounts[account] = opened
         case CommandRejected():
             pass  # That it was answered is all there is to remember.
-        case JobAdmitted() | JobRejected() | JobReleaseAccepted() | QuoteAdmitted() | QuoteRejected() as event:
+        case (
+            JobAdmitted()
+            | JobRejected()
+            | JobReleaseAccepted()
+            | JobScaleAccepted()
+            | JobScaleRejected()
+            | QuoteAdmitted()
+            | QuoteRejected() as event
+        ):
             evolve_job(state.jobs, event)
+        case MarketCleared(gangs=gangs):
+            for gang in gangs:
+                place_job(state.jobs, gang)
         case BidAccepted() | BidRejected() | BidWithdrawn() as event:
             evolve_node(state.nodes, event)
         case _:
-            raise AssertionError(f"bid-intake does not write {type(entry.event).__name__}")
+            raise AssertionError(f"bid-intake does not read {type(entry.event).__name__}")
 
 
 def _answer(state: State, command: Command, asked: Asked) -> tuple[Event, ...] | Reason:
@@ -115,6 +130,8 @@ def _answer(state: State, command: Command, asked: Asked) -> tuple[Event, ...] |
             return request_quote(state.jobs, command, asked)
         case ReleaseJob():
             return release_job(state.jobs, command, asked)
+        case ScaleJob():
+            return scale_job(state.jobs, command, asked)
         case PlaceBid():
             return place_bid(state.nodes, command, asked)
         case ChangeBid():

@@ -1,9 +1,9 @@
 """Bid-intake as the runtime runs it. Nothing follows from its state but the answers to commands."""
 
 from volt.contracts.bids import ChangeBid, PlaceBid, WithdrawBid
-from volt.contracts.jobs import OpenAccount, ReleaseJob, RequestJob, RequestQuote
+from volt.contracts.jobs import OpenAccount, ReleaseJob, RequestJob, RequestQuote, ScaleJob
 from volt.contracts.messages import Event
-from volt.contracts.subjects import ALL_ACCOUNTS, ALL_BIDS, ALL_JOBS
+from volt.contracts.subjects import ALL_ACCOUNTS, ALL_BIDS, ALL_JOBS, LOG_MARKET
 from volt.runtime.engine import Definition
 from volt_bid_intake.domain import State, decide, evolve, refuse
 
@@ -15,11 +15,11 @@ def effects(_state: State, _at_ms: int) -> tuple[Event, ...]:
 
 DEFINITION = Definition(
     name="bid-intake",
-    reads=(ALL_ACCOUNTS, ALL_JOBS, ALL_BIDS),
+    reads=(ALL_ACCOUNTS, ALL_JOBS, ALL_BIDS, LOG_MARKET),
     initial=State,
     evolve=evolve,
     effects=effects,
-    commands=(OpenAccount, RequestJob, RequestQuote, ReleaseJob, PlaceBid, ChangeBid, WithdrawBid),
+    commands=(OpenAccount, RequestJob, RequestQuote, ReleaseJob, ScaleJob, PlaceBid, ChangeBid, WithdrawBid),
     decide=decide,
     refuse=refuse,
 )

@@ -52,6 +52,26 @@ from volt_bid_intake.checks import (
 GPUS_PER_JOB_MAX = NODES_MAX * GPUS_PER_NODE_MAX
 
 
+def nodes_for(count: int, gpus_per_node: int, interconnect: Level) -> int | Reason:
+    """How many nodes of such a size have so many GPUs in all, or why a cluster cannot have them."""
+    try:
+        check_between("count", "count_out_of_range", count, 1, GPUS_PER_JOB_MAX)
+        nodes, rest = divmod(count, gpus_per_node)
+        if rest:
+            nearest = f"{nodes * gpus_per_node} or {(nodes + 1) * gpus_per_node}" if nodes else f"{gpus_per_node}"
+            message = f"each node of the job has {gpus_per_node} GPUs, so {count} is no whole number; ask for {nearest}"
+            raise refused_for("count_not_whole_nodes", "count", str(count), message)
+        if nodes > NODES_MAX:
+            message = f"{count} GPUs are {nodes} nodes of {gpus_per_node}; ask for {NODES_MAX * gpus_per_node} at most"
+            raise refused_for("too_many_nodes", "count", str(count), message)
+        if nodes > 1 and interconnect == "nvlink":
+            message = f"nvlink is within one node, which has {gpus_per_node} GPUs here; release it and ask for a fabric"
+            raise refused_for("beyond_nvlink", "count", str(count), message)
+    except Refused as refused:
+        return refused.reason
+    return nodes
+
+
 def specify(command: RequestJob) -> JobSpec | Reason:
     """The canonical form of a request, or what is wrong with it."""
     try:

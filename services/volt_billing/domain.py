@@ -81,7 +81,10 @@ def _grant(state: State, gang: Gang) -> None:
     known = state.jobs.get(gang.job)
     if not isinstance(known, Held | Metered | Low):
         return
-    _become(state, gang.job, leased(known, gang))
+    following = leased(known, gang)
+    if following == known:
+        return
+    _become(state, gang.job, following)
     for grant in gang.grants:
         state.cover.setdefault(grant.lease, {})
         offer = state.offers.get(grant.node)

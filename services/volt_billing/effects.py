@@ -3,6 +3,7 @@
 All of it goes to the one subject `log.ledger`, so one event is found at a time, the most pressing first.
 """
 
+from collections.abc import Mapping
 from typing import assert_never
 
 from volt.contracts.ids import AccountId, JobId
@@ -111,7 +112,9 @@ def _while_running(state: State, job: JobId, running: Running, at_ms: int) -> Le
     if not running.is_settled:
         return _settle(job, running, at_ms)
     if running.wanted:
-        return _fund_members(state, job, running, at_ms)
+        return _fund_members(state, job, running, running.wanted, at_ms)
+    if running.growth and _can_grow(state, running, at_ms):
+        return _fund_members(state, job, running, running.growth, at_ms)
     return postings.charges_due(job, running, state.cover, state.complete_to_ms, at_ms)
 
 
@@ -121,10 +124,16 @@ def _settle(job: JobId, running: Running, at_ms: int) -> HoldAdjusted:
     return _adjusted(job, running, -spare_microusd, at_ms)
 
 
-def _fund_members(state: State, job: JobId, running: Running, at_ms: int) -> MembersFunded:
+def _can_grow(state: State, running: Running, at_ms: int) -> bool:
+    """Whether the wallet pays for all that the cluster is to grow by; if not, the growth waits."""
+    lacking_microusd = holds.wanted_microusd(running, at_ms, len(running.growth))
+    return lacking_microusd <= _balance_microusd(state, running.terms.account)
+
+
+def _fund_members(state: State, job: JobId, running: Running, wanted: Mapping[int, int], at_ms: int) -> MembersFunded:
     """Holds at the cap for wanted members; where the wallet is short, they have to do with what is held."""
-    generation = min(running.wanted.values())
-    attempts = tuple(attempt for attempt, number in running.wanted.items() if number == generation)
+    generation = min(wanted.values())
+    attempts = tuple(attempt for attempt, number in wanted.items() if number == generation)
     account = running.terms.account
     lacking_microusd = holds.wanted_microusd(running, at_ms, len(attempts))
     affordable = lacking_microusd <= _balance_microusd(state, account)

@@ -1,5 +1,6 @@
 """How the life of a cluster changes what is metered."""
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import assert_never
 
@@ -8,7 +9,9 @@ from volt.contracts.clusters import (
     ClusterReady,
     ClusterStarting,
     GenerationEnded,
+    GrowthGivenUp,
     LeaseCleared,
+    MemberDropped,
     MemberEnded,
     MemberJoined,
     MemberLost,
@@ -16,6 +19,7 @@ from volt.contracts.clusters import (
     MemberStarted,
     MembersWanted,
 )
+from volt.contracts.ids import LeaseId
 from volt.contracts.ledger import BillLine
 from volt.contracts.market import Gang
 from volt_billing.holds import covers_to_ms
@@ -31,6 +35,8 @@ Life = (
     | ClusterReady
     | MemberEnded
     | MemberLost
+    | MemberDropped
+    | GrowthGivenUp
     | GenerationEnded
     | LeaseCleared
 )
@@ -61,9 +67,13 @@ def lived(running: Running, event: Life) -> Running:
     """After one event of the cluster. One that says nothing about money, or nothing new, changes nothing."""
     match event:
         case ClusterForming(generation=number, members=members):
-            wanted = {attempt: of for attempt, of in running.wanted.items() if of >= number}
+            wanted, growth = (
+                {attempt: of for attempt, of in asked.items() if of >= number}
+                for asked in (running.wanted, running.growth)
+            )
             forming = Forming(frozenset(member.lease for member in members))
-            return _formed(replace(running, wanted=wanted), number, forming)
+            others = _left(running, running.leases.keys() - forming.members)
+            return _formed(replace(others, wanted=wanted, growth=growth, generation=number), number, forming)
         case MemberJoined(generation=number, member=member):
             known = running.forming.get(number, Forming())
             return _formed(running, number, replace(known, members=known.members | {member.lease}))
@@ -71,12 +81,20 @@ def lived(running: Running, event: Life) -> Running:
             known = running.forming.get(number, Forming())
             return _formed(running, number, replace(known, started=known.started | {lease}))
         case MembersWanted(generation=number, wanted=wanted_ranks):
-            wanted = {one.attempt: number for one in wanted_ranks}
-            return replace(running, wanted={**running.wanted, **wanted})
+            wanted = {one.attempt: number for one in wanted_ranks if one.replaces is not None}
+            growth = {one.attempt: number for one in wanted_ranks if one.replaces is None}
+            return replace(running, wanted={**running.wanted, **wanted}, growth={**running.growth, **growth})
+        case MemberDropped(lease=lease):
+            return _left(running, {lease})
+        case GrowthGivenUp(leases=leases, attempts=attempts):
+            growth = {attempt: of for attempt, of in running.growth.items() if attempt not in attempts}
+            return replace(_left(running, leases), growth=growth, is_settled=False)
         case ClusterReady(generation=number, at_ms=at_ms):
             return _metered(_made_ready(running, number, at_ms))
-        case MemberEnded() | MemberLost() | GenerationEnded():
+        case MemberEnded() | MemberLost():
             return _metered(_stopped(running, event))
+        case GenerationEnded(leaves=leaves):
+            return _metered(_left(_stopped(running, event), leaves))
         case MemberPrepared() | ClusterStarting() | LeaseCleared():
             return running
         case _:
@@ -85,6 +103,16 @@ def lived(running: Running, event: Life) -> Running:
 
 def _formed(running: Running, number: int, forming: Forming) -> Running:
     return replace(running, forming={**running.forming, number: forming})
+
+
+def _left(running: Running, leases: Collection[LeaseId]) -> Running:
+    """Without these leases, as far as they were live: what is held for them may go back."""
+    left = {
+        lease: replace(known, has_left=True)
+        for lease, known in running.leases.items()
+        if lease in leases and known.is_live
+    }
+    return replace(running, leases={**running.leases, **left}, is_settled=running.is_settled and not left)
 
 
 def _made_ready(running: Running, number: int, at_ms: int) -> Running:

@@ -39,6 +39,6 @@ def next_look(known: JobState) -> Look:
 
 
 def _while_metered(running: Running) -> Look:
-    if not running.is_settled or running.wanted:
-        return AT_ONCE
+    if not running.is_settled or running.wanted or running.growth:
+        return AT_ONCE  # Whether there is money to grow depends on a wallet that others fill.
     return Look(holds.renewal_due_ms(running), postings.next_posting_ms(running))

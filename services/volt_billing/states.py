@@ -62,10 +62,16 @@ class Terms:
 
 @dataclass(frozen=True)
 class Lease:
-    """A granted lease: its last posted line (all zero before the first), and when it was lost."""
+    """A granted lease: its last posted line (all zero before the first), when it was lost, and whether it has left."""
 
     line: BillLine
     lost_ms: int = NEVER_MS
+    has_left: bool = False
+    """Its job has no use for it any more. What it owes ended with its last generation, if it ever was in one."""
+
+    @property
+    def is_live(self) -> bool:
+        return self.lost_ms == NEVER_MS and not self.has_left
 
     @property
     def rate_microusd_per_hour(self) -> int:
@@ -107,7 +113,11 @@ class Running:
     forming: Mapping[int, Forming] = field(default_factory=dict)
     ready: Mapping[int, Ready] = field(default_factory=dict)
     wanted: Mapping[int, int] = field(default_factory=dict)
-    """The generation of each wanted attempt that is not funded yet."""
+    """The generation of each wanted attempt that is not funded yet, to replace a lost lease."""
+    growth: Mapping[int, int] = field(default_factory=dict)
+    """The same of attempts to grow, which wait until there is money."""
+    generation: int = 1
+    """The last one that formed. A gang for one before it is void."""
     is_settled: bool = False
     """Whether the hold follows the true prices of all leases."""
     posted_to_ms: int = 0
@@ -118,8 +128,8 @@ class Running:
 
     @property
     def live_rate_microusd_per_hour(self) -> int:
-        """Of all leases that are not lost."""
-        return sum(lease.rate_microusd_per_hour for lease in self.leases.values() if lease.lost_ms == NEVER_MS)
+        """Of all leases that are neither lost nor have left."""
+        return sum(lease.rate_microusd_per_hour for lease in self.leases.values() if lease.is_live)
 
     @property
     def gpus_per_node(self) -> int:

@@ -59,12 +59,17 @@ def over(known: JobState, at_ms: int) -> JobState:
 
 
 def leased(known: JobState, gang: Gang) -> JobState:
-    """With the leases of a gang, which is void unless money is held and the job is not over."""
+    """With the leases of a gang, which is void unless money is held and the job is not over.
+
+    It is void too if it answers what a generation wanted that another has followed.
+    """
     match known:
         case Held(terms, cap_microusd, funded_microusd):
             return Metered(granted(Running(terms, cap_microusd, funded_microusd, movements=1), gang))
-        case Metered(running) | Low(running):
+        case Metered(running) | Low(running) if gang.generation >= running.generation:
             return replace(known, running=granted(running, gang))
+        case Metered() | Low():
+            return known
         case Requested() | Closing() | Dropped() | Closed() | Unfunded():
             return known
         case _:
@@ -114,8 +119,11 @@ def _accounted(running: Running, event: RunningMoney) -> Running:
             to_ms = max([running.posted_to_ms, *(line.through_ms for line in lines)])
             return replace(running, leases={**running.leases, **posted}, posted_to_ms=to_ms)
         case MembersFunded(attempts=attempts):
-            wanted = {attempt: number for attempt, number in running.wanted.items() if attempt not in attempts}
-            return replace(_funded(running, event), wanted=wanted)
+            wanted, growth = (
+                {attempt: number for attempt, number in asked.items() if attempt not in attempts}
+                for asked in (running.wanted, running.growth)
+            )
+            return replace(_funded(running, event), wanted=wanted, growth=growth)
         case HoldAdjusted():
             return replace(_funded(running, event), is_settled=True)
         case FundsLow():

@@ -87,13 +87,17 @@ def _of_request(event: jobs.JobEvent) -> str:
             return f"refused: {reason.message}"
         case jobs.JobReleaseAccepted():
             return "release accepted; the bill stops here"
+        case jobs.JobScaleAccepted(nodes=nodes):
+            return f"to be scaled to {_counted(nodes, 'node')}"
+        case jobs.JobScaleRejected(reason=reason):
+            return f"not scaled: {reason.message}"
         case _:
             raise AssertionError(f"no words for {type(event).__name__}")
 
 
 def _of_cluster(event: clusters.ClusterEvent) -> Told:
     """The sentence about a cluster's event, with the member that it names."""
-    lease: str = getattr(event, "lease", "")
+    lease: str = getattr(event, "lease", None) or ""
     node: str = getattr(event, "node", "")
     if isinstance(event, clusters.MemberJoined):
         lease, node = event.member.lease, event.member.node
@@ -111,6 +115,13 @@ def _cluster_words(event: clusters.ClusterEvent) -> str:
             return f"starting {_counted(manifest.world_size, 'process', 'es')}"
         case clusters.ClusterReady():
             return "ready; it is billed from here"
+        case clusters.GrowthGivenUp(ranks=ranks, cause=cause, detail=detail):
+            why = f" ({detail})" if detail else ""
+            return f"gives up growing by ranks {', '.join(map(str, ranks))}: {cause}{why}"
+        case clusters.GenerationEnded(cause="growth"):
+            return "the generation ends to grow, and is billed no further"
+        case clusters.GenerationEnded(cause="shrink", leaves=leaves):
+            return f"the generation ends to shrink, without {', '.join(leaves)}, and is billed no further"
         case clusters.GenerationEnded():
             return "the generation ends and is billed no further"
         case clusters.ClusterReleased(reason=reason, first_cause=cause):
@@ -131,6 +142,8 @@ def _member_words(event: clusters.ClusterEvent) -> str:
             return f"ended: {', '.join(_exit(one) for one in exits) or 'nobody saw how'}"
         case clusters.MemberLost():
             return loss_words(event)
+        case clusters.MemberDropped(node=node, cause=cause, detail=detail):
+            return f"{node} does not join: {cause}" + (f" ({detail})" if detail else "")
         case clusters.LeaseCleared(node=node):
             return f"{node} is clear"
         case _:

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from volt.contracts.clusters import Exit, LossCause, Member
-from volt_provisioner.crew import Crew, Loss, Setback
+from volt.contracts.clusters import DropCause, Exit, LossCause, Member
+from volt_provisioner.crew import Growth, Loss, Setback
 from volt_provisioner.states import Forming, Granted, Open, Running, Starting, Stopping, Verdict
 
 RESTARTS_MAX = 3
@@ -29,8 +29,12 @@ def succeeded(exits: Sequence[Exit]) -> bool:
 
 
 def loss_sentence(loss: Loss) -> str:
-    detail = f": {loss.detail}" if loss.detail else ""
-    return f"rank {loss.member.rank} on node {loss.member.node}: {_LOSSES[loss.cause]}{detail}"
+    return member_sentence(loss.member, loss.cause, loss.detail)
+
+
+def member_sentence(member: Member, cause: LossCause | DropCause, detail: str) -> str:
+    """What happened to a member."""
+    return f"rank {member.rank} on node {member.node}: {_LOSSES[cause]}" + (f": {detail}" if detail else "")
 
 
 def verdict_of(cluster: Open) -> Verdict | None:
@@ -69,13 +73,14 @@ def _verdict_of_stopping(cluster: Stopping) -> Verdict | None:
     answered by a new generation, within the bound of `RESTARTS_MAX`.
     """
     life, crew = cluster.life, cluster.crew
-    if not (crew.lost or len(crew.ended) == len(crew.members)):
+    if not is_decided(cluster) or (cluster.culprit is None and not crew.lost):
         return None
     cause = restart_cause(cluster)
     if cause is None:
+        assert cluster.culprit is not None, "only trouble is without a cause to restart for"
         exits = crew.ended[cluster.culprit]
         return Verdict("workload_failed", exit_code(exits), _exit_sentence(crew.members[cluster.culprit], exits))
-    if is_restart(crew) and life.restarts >= RESTARTS_MAX:
+    if is_restart(cluster) and life.restarts >= RESTARTS_MAX:
         return Verdict("restarts_exhausted", first_cause=life.first_cause or cause)
     return None
 
@@ -85,9 +90,22 @@ def no_replacement(setback: Setback) -> Verdict:
     return Verdict("no_replacement", first_cause=f"{setback.cause}, and no other node took its place in time")
 
 
-def is_restart(crew: Crew) -> bool:
-    """Whether a new generation after this one counts as a restart: a lost node is no fault of the workload's."""
-    return all(loss.cause != "node_lost" for loss in crew.lost)
+def is_decided(cluster: Stopping) -> bool:
+    """Whether it can be said what comes after this generation; for one that was ended on purpose, always."""
+    crew = cluster.crew
+    return cluster.culprit is None or bool(crew.lost) or len(crew.ended) == len(crew.members)
+
+
+def is_restart(cluster: Stopping) -> bool:
+    """Whether a new generation after this one counts as a restart: neither a lost node nor the buyer's wish for another
+    size is a fault of the workload's."""
+    lost = cluster.crew.lost
+    return all(loss.cause != "node_lost" for loss in lost) if lost else cluster.culprit is not None
+
+
+def has_failed(growth: Growth) -> bool:
+    """Whether the cluster cannot grow, since there is a rank for which no node can prepare."""
+    return any(failures > RESTARTS_MAX for failures in growth.failures.values())
 
 
 def restart_cause(cluster: Stopping) -> str | None:

@@ -1,14 +1,19 @@
-"""Who is in a generation: the seats of one that is open, and the crew of one whose membership is closed.
+"""Who is in a generation: the seats of one that is open, the crew of one whose membership is closed, its growth.
 
     seat   Vacant ──MembersWanted──▶ Sought ──gang──▶ Offered ──MemberJoined──▶ Preparing ──MemberPrepared──▶ Prepared
              ▲                                                                      │                            │
              └──────────────────────────────────MemberLost──────────────────────────┴────────────────────────────┘
 
+The seats of a growth are above the ranks of the running generation, for the next one. They go the same way, but that
+one which is dropped is no seat any more, and one that is given up while it is sought is forgone:
+
+    seat   (none) ──MembersWanted──▶ Sought ──GrowthGivenUp──▶ Forgone ──gang──▶ Offered ──GrowthGivenUp──▶ (none)
+
 A member that is prepared and says so again, with another address or port, is prepared there: its agent began again.
 A mapping in here is never changed in place: the next value gets another.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from volt.contracts.clusters import Exit, LossCause, Member
@@ -58,6 +63,55 @@ Seat = Vacant | Sought | Offered | Preparing | Prepared
 
 
 @dataclass(frozen=True)
+class Forgone:
+    """Nobody wants the rank any more, but the market was asked and may still answer."""
+
+    attempt: int
+
+
+NewSeat = Sought | Offered | Preparing | Prepared | Forgone
+
+
+@dataclass(frozen=True)
+class Growth:
+    """By whom a running cluster is to grow; its members prepare for the next generation."""
+
+    seats: Mapping[int, NewSeat] = field(default_factory=dict)
+    """By rank, in order."""
+    failures: Mapping[int, int] = field(default_factory=dict)
+    """Members dropped by rank, for another reason than a lost node."""
+    cause: str = ""
+    """Why the last of them was dropped."""
+    prepared_ms: int | None = None
+    """Since when some have been prepared; None while none is."""
+
+    @property
+    def members(self) -> dict[LeaseId, Member]:
+        """Those who hold a lease, those included that are yet to join."""
+        return {
+            seat.member.lease: seat.member
+            for seat in self.seats.values()
+            if isinstance(seat, Offered | Preparing | Prepared)
+        }
+
+    @property
+    def prepared(self) -> tuple[Prepared, ...]:
+        """Those who can start, in the order of their ranks."""
+        return tuple(seat for seat in self.seats.values() if isinstance(seat, Prepared))
+
+    def with_seats(self, seats: Mapping[int, NewSeat]) -> "Growth":
+        """With these seats, in place of those that it has of their ranks."""
+        return self._seated({**self.seats, **seats})
+
+    def without_ranks(self, ranks: Collection[int]) -> "Growth":
+        return self._seated({rank: seat for rank, seat in self.seats.items() if rank not in ranks})
+
+    def _seated(self, seats: Mapping[int, NewSeat]) -> "Growth":
+        has_prepared = any(isinstance(seat, Prepared) for seat in seats.values())
+        return replace(self, seats=dict(sorted(seats.items())), prepared_ms=self.prepared_ms if has_prepared else None)
+
+
+@dataclass(frozen=True)
 class Setback:
     """What a rank has been through in the open generation: vacant first at `since_ms`, for the cause told."""
 
@@ -94,6 +148,14 @@ class Crew:
     def with_ended(self, lease: LeaseId, exits: tuple[Exit, ...], *, failed: bool) -> "Crew":
         trouble = lease if failed and self.trouble is None else self.trouble
         return replace(self, ended={**self.ended, lease: exits}, trouble=trouble)
+
+    def without_members(self, leases: Collection[LeaseId]) -> "Crew":
+        """Without those who leave; that they did is no trouble."""
+        return replace(
+            self,
+            members={lease: one for lease, one in self.members.items() if lease not in leases},
+            ended={lease: exits for lease, exits in self.ended.items() if lease not in leases},
+        )
 
     def without(self, member: Member, cause: LossCause, detail: str) -> "Crew":
         return replace(

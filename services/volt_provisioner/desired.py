@@ -6,8 +6,10 @@
                                any other                  prepare   this one, though it may still run the one before
     Starting, Running          any                        start     this one
     Stopping                   any                        halt      this one
+    Running, Stopping          by whom it grows: offered  (not told yet)
+                               by whom it grows: other    prepare   the next one
     Released                   any                        stop      the last
-    any                        lost                       stop      the one that lost it
+    any                        lost, dropped, left        stop      the one that it was told of last
     Ending                     as in the state before it
 
 `halt` while the cause is undecided: the processes end and the lease lives on, as `prepare` of the next generation or
@@ -33,6 +35,7 @@ from volt_provisioner.states import (
     Running,
     Starting,
     Stopping,
+    generation_of,
     job_of,
     members_of,
 )
@@ -58,7 +61,7 @@ def orders(cluster: Cluster) -> dict[LeaseId, Order]:
         case Granted() | Forming() | Starting() | Running() | Stopping():
             lost = {lease: Order(one.member, one.generation, "stop") for lease, one in cluster.life.left.items()}
             return lost | {
-                lease: Order(member, cluster.generation, _phase(cluster, member))
+                lease: Order(member, generation_of(cluster, lease), _phase(cluster, member))
                 for lease, member in members_of(cluster).items()
             }
 
@@ -117,7 +120,9 @@ def _phase(cluster: Open, member: Member) -> Phase | None:
             return None
         case Forming(seats=seats):
             return None if isinstance(seats[member.rank], Offered) else "prepare"
-        case Starting() | Running():
+        case Starting():
             return "start"
-        case Stopping():
-            return "halt"
+        case Running(growth=growth) | Stopping(growth=growth):
+            if member.lease in growth.members:
+                return None if isinstance(growth.seats[member.rank], Offered) else "prepare"
+            return "start" if isinstance(cluster, Running) else "halt"

@@ -11,13 +11,19 @@
 
 Waiting for a replacement is Forming with a vacant seat. A loss while Forming joins that generation: each lost lease is
 named by one `Wanted`, in one generation, or its cluster is released. Starting and Running go to Stopping by their
-first loss or failing exit. With a loss, Stopping forms again at once; without one only when all have ended, and only
-if their workload was gone without an exit that anybody saw.
+first loss or failing exit, or Running on purpose. With a loss, or on purpose, Stopping forms again at once; otherwise
+only when all have ended, and only if their workload was gone without an exit that anybody saw.
 
 The log's order decides every race. So what others write (`inputs`) takes effect where it stands: the end is decided
 there, a loss is remembered there until it is recorded, and a gang behind the end of its job is void.
 
-Every kind of workload is a gang for now: any loss or failing exit ends the generation for all of its members.
+A cluster of another size than its buyer wishes for is changed while it is Running, never before: growing members
+prepare for the next generation beside it, and when all are prepared it is ended on purpose and forms again with them
+(`growth`); to shrink it is ended on purpose at once, and its highest ranks leave. Whatever ends it first, those who are
+prepared join the next generation, and who is not leaves; what is still to be grown by is wanted anew once it runs.
+
+Every kind of workload is a gang for now: any loss or failing exit, and any change of size, ends the generation for all
+of its members, and all of them start again in the next.
 """
 
 from bisect import bisect_left, insort
@@ -25,7 +31,7 @@ from dataclasses import dataclass, field, replace
 
 from volt.contracts.clusters import ClusterEvent
 from volt.contracts.ids import AccountId, JobId, LeaseId, NodeId
-from volt.contracts.jobs import JobAdmitted, JobEvent, JobReleaseAccepted
+from volt.contracts.jobs import JobAdmitted, JobEvent, JobReleaseAccepted, JobScaleAccepted
 from volt.contracts.ledger import FundsExhausted, JobUnfunded, LedgerEvent
 from volt.contracts.log import Entry
 from volt.contracts.market import Gang, MarketCleared
@@ -33,7 +39,7 @@ from volt.contracts.messages import Asked, Command, Event
 from volt.contracts.nodes import Desired, NodeAlive, NodeLost, NodeUnknown, Report
 from volt.contracts.timing import Timing
 from volt_provisioner.desired import Order, desired_lease, orders
-from volt_provisioner.inputs import doomed, ended, granted
+from volt_provisioner.inputs import doomed, ended, granted, scaled
 from volt_provisioner.lifecycle import advance
 from volt_provisioner.reports import answer
 from volt_provisioner.states import Absent, Cluster, Job, Verdict
@@ -96,6 +102,8 @@ def evolve(state: State, entry: Entry) -> None:
             _lose(state, entry.seq, (event.account, event.node))
         case JobReleaseAccepted(job=job):
             _end(state, entry.seq, job, Verdict("released"))
+        case JobScaleAccepted(job=job, nodes=nodes) if job in state.clusters:
+            _put(state, entry.seq, job, scaled(state.clusters[job], nodes))
         case FundsExhausted(job=job) | JobUnfunded(job=job):
             _end(state, entry.seq, job, Verdict("exhausted"))
         case ClusterEvent() as event:
@@ -181,8 +189,8 @@ def _follow(state: State, seq: int, job: JobId, before: Order | None, after: Ord
     state.nodes[key] = node
 
 
-def _told(order: Order | None) -> tuple[int, str] | None:
-    return None if order is None or order.phase is None else (order.generation, order.phase)
+def _told(order: Order | None) -> tuple[int, str, int] | None:
+    return None if order is None or order.phase is None else (order.generation, order.phase, order.member.rank)
 
 
 def _schedule(state: State, job: JobId, cluster: Cluster) -> None:

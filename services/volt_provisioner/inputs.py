@@ -1,14 +1,15 @@
-"""What others than the provisioner do to a cluster: the market grants, a node is lost, the job is over.
+"""What others than the provisioner do to a cluster: a grant, a lost node, a wish for another size, the end of the job.
 
 Each of these is written without knowing the cluster's state, so each is answered in every state.
 """
 
 from dataclasses import replace
+from typing import TypeVar
 
 from volt.contracts.clusters import Member
 from volt.contracts.ids import LeaseId
 from volt.contracts.market import Gang
-from volt_provisioner.crew import Offered, Sought
+from volt_provisioner.crew import Forgone, Offered, Sought
 from volt_provisioner.states import (
     Absent,
     Cleared,
@@ -17,6 +18,7 @@ from volt_provisioner.states import (
     Forming,
     Granted,
     Life,
+    Open,
     Released,
     Running,
     Starting,
@@ -25,12 +27,18 @@ from volt_provisioner.states import (
     members_of,
 )
 
+C = TypeVar("C", bound=Open)
+
 
 def granted(cluster: Cluster, gang: Gang) -> Cluster:
-    """The cluster with a gang: its first, or a member for a rank that it seeks. Any other gang is void."""
+    """The cluster with a gang: its first, or a member for a rank that it seeks. Any other gang is void.
+
+    What the market was asked and nobody wants any more is not void: the market does not know it, and has leased.
+    """
     match cluster:
         case Absent(job=job):
-            return Granted(Life(job, gang.domain, gang.attempt), _members(gang))
+            members = _members(gang)
+            return Granted(Life(job, gang.domain, gang.attempt, nodes=len(members)), members)
         case Forming() if gang.generation == cluster.generation:
             offered = {
                 member.rank: Offered(member, gang.attempt)
@@ -38,9 +46,16 @@ def granted(cluster: Cluster, gang: Gang) -> Cluster:
                 if cluster.seats.get(member.rank) == Sought(gang.attempt)
             }
             return replace(cluster, seats={**cluster.seats, **offered})
-        case Ending(was=Forming() as forming, is_gang_void=False):
-            after = granted(forming, gang)
-            return replace(cluster, was=after) if isinstance(after, Forming) else cluster
+        case Running() | Stopping() if gang.generation == cluster.generation:
+            joining = {
+                member.rank: Offered(member, gang.attempt)
+                for member in _members(gang)
+                if cluster.growth.seats.get(member.rank) in (Sought(gang.attempt), Forgone(gang.attempt))
+            }
+            return replace(cluster, growth=cluster.growth.with_seats(joining))
+        case Ending(was=Forming() | Running() | Stopping() as was, is_gang_void=False):
+            after = granted(was, gang)
+            return replace(cluster, was=after) if isinstance(after, Forming | Running | Stopping) else cluster
         case _:
             return cluster
 
@@ -48,10 +63,32 @@ def granted(cluster: Cluster, gang: Gang) -> Cluster:
 def doomed(cluster: Cluster, lease: LeaseId) -> Cluster:
     """The cluster once the node of this lease is known to be lost; of no account if it does not rely on the lease."""
     match cluster:
+        case Forming() | Stopping() if lease in cluster.life.left:
+            return gone(cluster, lease)
         case Granted() | Forming() | Starting() | Running() | Stopping():
             if lease not in members_of(cluster) or lease in cluster.life.doomed:
                 return cluster
             return replace(cluster, life=replace(cluster.life, doomed=(*cluster.life.doomed, lease)))
+        case Absent() | Ending() | Released() | Cleared():
+            return cluster
+
+
+def gone(cluster: C, lease: LeaseId) -> C:
+    """The cluster once nothing can run any more of a lease that leaves it: nobody waits for its end."""
+    match cluster:
+        case Forming():
+            return replace(cluster, unended=cluster.unended - {lease})
+        case Stopping():
+            return replace(cluster, leavers=cluster.leavers - {lease})
+        case _:
+            return cluster
+
+
+def scaled(cluster: Cluster, nodes: int) -> Cluster:
+    """The cluster that shall have so many nodes. It is brought there when it runs: recovery comes first."""
+    match cluster:
+        case Granted() | Forming() | Starting() | Running() | Stopping():
+            return replace(cluster, life=replace(cluster.life, nodes=nodes))
         case Absent() | Ending() | Released() | Cleared():
             return cluster
 

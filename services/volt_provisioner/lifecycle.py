@@ -27,6 +27,8 @@ from volt.contracts.ids import LeaseId
 from volt.contracts.timing import Timing
 from volt_provisioner.causes import is_restart, loss_sentence, restart_cause, succeeded, verdict_of
 from volt_provisioner.crew import Crew, Loss, Offered, Prepared, Preparing, Seat, Setback, Sought, Vacant
+from volt_provisioner.growth import grown, grown_seats, prepared_or_dropped, without_leavers, without_the_rest
+from volt_provisioner.inputs import gone
 from volt_provisioner.states import (
     Absent,
     Cleared,
@@ -42,6 +44,7 @@ from volt_provisioner.states import (
     Stopping,
     are_prepared,
     can_prepare,
+    generation_of,
     members_of,
 )
 
@@ -74,7 +77,7 @@ def _opened(cluster: Open, event: ClusterEvent, timing: Timing) -> Cluster | Non
             return _release(cluster)
         case LeaseCleared(lease=lease) if lease in cluster.life.left:
             left = _without(cluster.life.left, lease)
-            return replace(cluster, life=replace(cluster.life, left=left))
+            return gone(replace(cluster, life=replace(cluster.life, left=left)), lease)
     after: Open | None
     match cluster:
         case Granted():
@@ -83,10 +86,8 @@ def _opened(cluster: Open, event: ClusterEvent, timing: Timing) -> Cluster | Non
             after = _forming(cluster, event)
         case Stopping():
             after = _stopping(cluster, event)
-        case Starting() | Running() if event.generation != cluster.generation:
-            after = None
         case Starting():
-            after = _starting(cluster, event, timing)
+            after = _starting(cluster, event, timing) if event.generation == cluster.generation else None
         case Running():
             after = _running(cluster, event, timing)
     verdict = verdict_of(after) if after else None
@@ -103,18 +104,19 @@ def _granted(cluster: Granted, event: ClusterEvent) -> Forming | None:
 
 
 def _forming(cluster: Forming, event: ClusterEvent) -> Forming | Starting | None:
+    seats = cluster.seats
     match event:
         case MemberEnded(lease=lease, generation=generation) if generation == cluster.generation - 1:
             return replace(cluster, unended=cluster.unended - {lease}) if lease in cluster.unended else None
         case _ if event.generation != cluster.generation:
             return None
-        case MembersWanted(wanted=wanted) if all(isinstance(cluster.seats.get(one.rank), Vacant) for one in wanted):
+        case MembersWanted(wanted=wanted) if all(isinstance(seats.get(one.rank), Vacant) for one in wanted):
             sought = {one.rank: Sought(one.attempt) for one in wanted}
             attempts = max(one.attempt for one in wanted)
             return _seated(replace(cluster, life=replace(cluster.life, attempts=attempts)), sought)
-        case MemberJoined(member=member, prepare_by_ms=by_ms) if isinstance(cluster.seats.get(member.rank), Offered):
+        case MemberJoined(member=member, prepare_by_ms=by_ms) if isinstance(seats.get(member.rank), Offered):
             return _seated(cluster, {member.rank: Preparing(member, by_ms)})
-        case MemberPrepared(lease=lease, address=address, port=port) if can_prepare(cluster, lease, address, port):
+        case MemberPrepared(lease=lease, address=address, port=port) if can_prepare(seats, lease, address, port):
             member = members_of(cluster)[lease]
             return _seated(cluster, {member.rank: Prepared(member, address, port)})
         case MemberLost():
@@ -132,7 +134,7 @@ def _starting(cluster: Starting, event: ClusterEvent, timing: Timing) -> Startin
         case ClusterReady(at_ms=at_ms):
             life = cluster.life if cluster.life.ready_ms is not None else replace(cluster.life, ready_ms=at_ms)
             return Running(life, cluster.generation, cluster.manifest, cluster.crew)
-        case GenerationEnded():
+        case GenerationEnded(cause="trouble"):
             return _ended(cluster, event, timing)
         case _:
             return _crewed(cluster, event)
@@ -140,18 +142,25 @@ def _starting(cluster: Starting, event: ClusterEvent, timing: Timing) -> Startin
 
 def _running(cluster: Running, event: ClusterEvent, timing: Timing) -> Running | Stopping | None:
     match event:
-        case GenerationEnded():
-            return _ended(cluster, event, timing)
-        case _:
+        case GenerationEnded(generation=cluster.generation, leaves=leaves) if cluster.crew.members.keys() >= {*leaves}:
+            ended = replace(_ended(cluster, event, timing), growth=cluster.growth)
+            return without_leavers(cluster, event, ended)
+        case MemberEnded(generation=cluster.generation) | MemberLost(generation=cluster.generation):
             return _crewed(cluster, event)
+        case _:
+            return grown(cluster, event)
 
 
 def _stopping(cluster: Stopping, event: ClusterEvent) -> Stopping | Forming | None:
     match event:
         case ClusterForming() if event.generation == cluster.generation + 1:
             return _formed_again(cluster, event)
+        case MemberEnded(lease=lease, generation=cluster.generation) if lease in cluster.leavers:
+            return gone(cluster, lease)
+        case MemberEnded(generation=cluster.generation) | MemberLost(generation=cluster.generation):
+            return _crewed(cluster, event)
         case _:
-            return _crewed(cluster, event) if event.generation == cluster.generation else None
+            return prepared_or_dropped(cluster, event)
 
 
 C = TypeVar("C", Starting, Running, Stopping)
@@ -177,18 +186,21 @@ def _ended(cluster: Starting | Running, event: GenerationEnded, timing: Timing) 
 
 
 def _formed_again(cluster: Stopping, event: ClusterForming) -> Forming:
-    """The next generation: the members that are left keep their ranks, the lost ones leave theirs vacant."""
-    life, crew = cluster.life, cluster.crew
-    if is_restart(crew):
+    """The next generation: the members that are left keep their ranks, the lost ones leave theirs vacant, and those who
+    were prepared for it follow. Who was not yet prepared leaves: recovery never waits for growth."""
+    life, crew = without_the_rest(cluster, event).life, cluster.crew
+    if is_restart(cluster):
         first_cause = life.first_cause or restart_cause(cluster) or ""
         life = replace(life, restarts=life.restarts + 1, first_cause=first_cause)
     seats: dict[int, Seat] = {member.rank: Preparing(member, event.prepare_by_ms) for member in event.members}
+    seats |= grown_seats(cluster, event)
     seats |= {loss.member.rank: Vacant(loss.member.lease) for loss in crew.lost}
     return Forming(
         life,
         event.generation,
         dict(sorted(seats.items())),
-        unended=frozenset(crew.members) - crew.ended.keys(),
+        unended=(frozenset(crew.members) - crew.ended.keys()) | cluster.leavers,
+        unended_by_ms=cluster.halt_by_ms,
         setbacks={loss.member.rank: Setback(event.at_ms, loss_sentence(loss)) for loss in crew.lost},
     )
 
@@ -236,8 +248,8 @@ def _released(cluster: Released, event: ClusterEvent) -> Released | Cleared | No
 
 def _release(cluster: Open) -> Released | Cleared:
     life = cluster.life
-    members = members_of(cluster).values()
-    left = {**life.left, **{member.lease: Left(member, cluster.generation) for member in members}}
+    members = members_of(cluster)
+    left = {**life.left, **{lease: Left(member, generation_of(cluster, lease)) for lease, member in members.items()}}
     return Released(life.job, left) if left else Cleared()
 
 

@@ -7,12 +7,14 @@ changes nothing: its node converges to what is desired of it, which says what to
 from volt.contracts.clusters import (
     ClusterEvent,
     LeaseCleared,
+    Member,
     MemberEnded,
     MemberPrepared,
     MemberStarted,
 )
+from volt.contracts.ids import LeaseId
 from volt.contracts.nodes import Report, ReportCleared, ReportEnded, ReportFailed, ReportPrepared, ReportStarted
-from volt_provisioner.events import head_of, lost
+from volt_provisioner.events import dropped, head_of, lost
 from volt_provisioner.states import (
     Absent,
     Cleared,
@@ -42,11 +44,15 @@ def answer(cluster: Cluster, report: Report, at_ms: int) -> ClusterEvent | None:
         case Granted() | Ending() | Released():
             return None
         case Forming() | Starting() | Running() | Stopping():
-            member = members_of(cluster).get(report.lease)
+            member = members_of(cluster).get(report.lease) or _leaver(cluster, report.lease)
             is_its_own = member and (member.provider, member.node) == (report.account, report.node)
             if not is_its_own or report.lease in cluster.life.doomed:
                 return None
-            return _formed(cluster, report, at_ms) if isinstance(cluster, Forming) else _crewed(cluster, report, at_ms)
+            if isinstance(cluster, Forming):
+                return _formed(cluster, report, at_ms)
+            if isinstance(cluster, Running | Stopping) and report.lease in cluster.growth.members:
+                return _joining(cluster, report, at_ms)
+            return _crewed(cluster, report, at_ms)
 
 
 def _cleared(cluster: Open | Ending | Released, report: ReportCleared, at_ms: int) -> LeaseCleared | None:
@@ -65,6 +71,27 @@ def _cleared(cluster: Open | Ending | Released, report: ReportCleared, at_ms: in
     )
 
 
+def _leaver(cluster: Open, lease: LeaseId) -> Member | None:
+    """Who leaves because the cluster shrinks, and has not ended the generation that it was in."""
+    is_awaited = isinstance(cluster, Forming | Stopping) and lease in cluster.leavers
+    return cluster.life.left[lease].member if is_awaited else None
+
+
+def _joining(cluster: Running | Stopping, report: Report, at_ms: int) -> ClusterEvent | None:
+    """Who is to join prepares for the next generation."""
+    head, lease, seats = head_of(cluster, at_ms), report.lease, cluster.growth.seats
+    head["generation"] += 1
+    if report.generation != head["generation"]:
+        return None
+    match report:
+        case ReportPrepared(address=address, port=port) if can_prepare(seats, lease, address, port):
+            return MemberPrepared(**head, lease=lease, address=address, port=port)
+        case ReportFailed(stage="prepare", message=message):
+            return dropped(cluster, lease, "prepare_failed", at_ms, message)
+        case _:
+            return None
+
+
 def _formed(cluster: Forming, report: Report, at_ms: int) -> ClusterEvent | None:
     """Members prepare in this generation, and end the one before."""
     head, lease = head_of(cluster, at_ms), report.lease
@@ -78,7 +105,7 @@ def _formed(cluster: Forming, report: Report, at_ms: int) -> ClusterEvent | None
     if report.generation != cluster.generation:
         return None
     match report:
-        case ReportPrepared(address=address, port=port) if can_prepare(cluster, lease, address, port):
+        case ReportPrepared(address=address, port=port) if can_prepare(cluster.seats, lease, address, port):
             return MemberPrepared(**head, lease=lease, address=address, port=port)
         case ReportFailed(stage="prepare", message=message):
             return lost(cluster, lease, "prepare_failed", at_ms, message)

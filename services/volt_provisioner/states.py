@@ -3,13 +3,13 @@
 A mapping in here is never changed in place: the next state gets another.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from volt.contracts.clusters import LossCause, Manifest, Member, ReleaseReason
 from volt.contracts.ids import AccountId, JobId, LeaseId, NodeId
 from volt.contracts.jobs import JobSpec
-from volt_provisioner.crew import Crew, Prepared, Preparing, Seat, Setback, Sought, Vacant
+from volt_provisioner.crew import Crew, Growth, NewSeat, Prepared, Preparing, Seat, Setback, Sought, Vacant
 
 FAILED_NODES_MAX = 1_024
 """How many of the nodes that failed a job are kept away from it, the last ones; it bounds `MembersWanted`."""
@@ -40,6 +40,8 @@ class Life:
     domain: str
     attempts: int
     """The last attempt that the market was asked for."""
+    nodes: int
+    """How many nodes the cluster shall have, by the last wish. It is brought there only from `Running`."""
     ready_ms: int | None = None
     """When the cluster was first ready."""
     restarts: int = 0
@@ -50,7 +52,7 @@ class Life:
     lost_nodes: tuple[NodeId, ...] = ()
     """Nodes that were lost to the job; one that is back and clear may serve it again."""
     doomed: tuple[LeaseId, ...] = ()
-    """Members whose node is known to be lost, in the log's order; the record of it is yet to be appended."""
+    """Leases whose node is known to be lost, in the log's order; the record of it is yet to be appended."""
     left: Mapping[LeaseId, Left] = field(default_factory=dict)
 
     def without(self, member: Member, generation: int, cause: LossCause) -> "Life":
@@ -65,8 +67,15 @@ class Life:
             self,
             failed_nodes=failed,
             lost_nodes=lost,
-            doomed=tuple(lease for lease in self.doomed if lease != member.lease),
-            left={**self.left, member.lease: Left(member, generation)},
+        ).leaving((member,), generation)
+
+    def leaving(self, members: Collection[Member], generation: int) -> "Life":
+        """These leases end; nothing more has to be recorded of them than that they are cleared."""
+        left = {member.lease: Left(member, generation) for member in members}
+        return replace(
+            self,
+            doomed=tuple(lease for lease in self.doomed if lease not in left),
+            left={**self.left, **left},
         )
 
 
@@ -98,8 +107,16 @@ class Forming:
     seats: Mapping[int, Seat]
     """By rank, in order."""
     unended: frozenset[LeaseId]
-    """Members that have not ended the generation before; they do so before they are prepared, and so in time."""
+    """Who has not ended the generation before: members, who do so before they are prepared, and so in time; and those
+    who leave because the cluster shrinks."""
     setbacks: Mapping[int, Setback]
+    unended_by_ms: int = 0
+    """For how long to wait for those who leave."""
+
+    @property
+    def leavers(self) -> frozenset[LeaseId]:
+        """Who leaves and has not ended the generation before."""
+        return self.unended & self.life.left.keys()
 
 
 @dataclass(frozen=True)
@@ -115,23 +132,34 @@ class Starting:
 
 @dataclass(frozen=True)
 class Running:
-    """All have started."""
+    """All have started. Others may prepare for the next generation meanwhile."""
 
     life: Life
     generation: int
     manifest: Manifest
     crew: Crew
+    growth: Growth = field(default_factory=Growth)
+
+    @property
+    def nodes_wanted(self) -> int:
+        """How large the cluster should be. One of which some member has finished is left as it is."""
+        return len(self.crew.members) if self.crew.ended else self.life.nodes
 
 
 @dataclass(frozen=True)
 class Stopping:
-    """The generation has ended by its first loss or failing exit; why is decided when nobody of it runs any more."""
+    """The generation has ended. By its first loss or failing exit: why is decided when nobody of it runs any more.
+    On purpose, to grow or to shrink: nothing has to be decided."""
 
     life: Life
     generation: int
     crew: Crew
-    culprit: LeaseId
+    culprit: LeaseId | None
+    """None: it was ended on purpose."""
     halt_by_ms: int
+    growth: Growth = field(default_factory=Growth)
+    leavers: frozenset[LeaseId] = frozenset()
+    """Who leaves because the cluster shrinks and has not ended this generation."""
 
 
 Open = Granted | Forming | Starting | Running | Stopping
@@ -179,13 +207,21 @@ def members_of(cluster: Open) -> dict[LeaseId, Member]:
             return {member.lease: member for member in members}
         case Forming(seats=seats):
             return {seat.member.lease: seat.member for seat in seats.values() if not isinstance(seat, Vacant | Sought)}
-        case Starting(crew=crew) | Running(crew=crew) | Stopping(crew=crew):
+        case Starting(crew=crew):
             return dict(crew.members)
+        case Running(crew=crew, growth=growth) | Stopping(crew=crew, growth=growth):
+            return {**crew.members, **growth.members}
 
 
-def can_prepare(cluster: Forming, lease: LeaseId, address: str, port: int) -> bool:
+def generation_of(cluster: Open, lease: LeaseId) -> int:
+    """The generation that a member is told of: by whom the cluster grows, of the next one."""
+    is_new = isinstance(cluster, Running | Stopping) and lease in cluster.growth.members
+    return cluster.generation + is_new
+
+
+def can_prepare(seats: Mapping[int, Seat] | Mapping[int, NewSeat], lease: LeaseId, address: str, port: int) -> bool:
     """Whether it is news that the lease is prepared here: its agent may have begun again, and elsewhere."""
-    for seat in cluster.seats.values():
+    for seat in seats.values():
         match seat:
             case Preparing(member=member) if member.lease == lease:
                 return True

@@ -9,8 +9,8 @@ from volt.contracts.ids import LeaseId
 from volt.contracts.timing import Timing
 from volt.contracts.units import MS_PER_SECOND
 from volt_provisioner import events
-from volt_provisioner.causes import no_replacement
-from volt_provisioner.crew import Crew, Offered, Prepared, Preparing, Sought, Vacant
+from volt_provisioner.causes import has_failed, is_decided, no_replacement
+from volt_provisioner.crew import Crew, Forgone, Offered, Prepared, Preparing, Sought, Vacant
 from volt_provisioner.lifecycle import halt_ms_max
 from volt_provisioner.states import (
     Absent,
@@ -70,13 +70,14 @@ def _at_once(cluster: Open, timing: Timing) -> Make | None:
             return partial(events.forming_first, cluster, timing)
         case Forming():
             return _forming_at_once(cluster, timing)
-        case Starting() | Running():
+        case Starting():
             return _crew_at_once(cluster)
-        case Stopping(life=life, crew=crew):
+        case Running():
+            return _crew_at_once(cluster) or _growth_at_once(cluster, timing)
+        case Stopping(life=life):
             if life.doomed:
-                return partial(events.lost, cluster, life.doomed[0], "node_lost")
-            is_decided = crew.lost or len(crew.ended) == len(crew.members)
-            return partial(events.forming_again, cluster, timing) if is_decided else None
+                return partial(events.node_lost, cluster, life.doomed[0])
+            return partial(events.forming_again, cluster, timing) if is_decided(cluster) else None
 
 
 def _forming_at_once(cluster: Forming, timing: Timing) -> Make | None:
@@ -93,7 +94,7 @@ def _forming_at_once(cluster: Forming, timing: Timing) -> Make | None:
     gone = next((lease for lease in prepared if lease in cluster.unended), None)
     if gone is not None:
         return partial(events.ended_unseen, cluster, gone)
-    return partial(events.starting, cluster, timing) if are_prepared(cluster) else None
+    return partial(events.starting, cluster, timing) if are_prepared(cluster) and not cluster.leavers else None
 
 
 def _crew_at_once(cluster: Starting | Running) -> Make | None:
@@ -101,18 +102,41 @@ def _crew_at_once(cluster: Starting | Running) -> Make | None:
     if crew.trouble is not None:
         return partial(events.generation_ended, cluster, crew.trouble)
     if cluster.life.doomed:
-        return partial(events.lost, cluster, cluster.life.doomed[0], "node_lost")
+        return partial(events.node_lost, cluster, cluster.life.doomed[0])
     if isinstance(cluster, Starting) and not _missing(crew, crew.started):
         return partial(events.ready, cluster)
     return None
 
 
+def _growth_at_once(cluster: Running, timing: Timing) -> Make | None:
+    """What brings a cluster nearer to its size. What is not wanted is given up before anything else."""
+    seats, members, nodes = cluster.growth.seats, len(cluster.crew.members), cluster.nodes_wanted
+    live = [rank for rank, seat in seats.items() if not isinstance(seat, Forgone)]
+    if unwanted := [rank for rank in live if rank >= nodes]:
+        return partial(events.growth_given_up, cluster, unwanted, "unwanted")
+    if has_failed(cluster.growth):
+        return partial(events.growth_given_up, cluster, live, "failed")
+    offered = next((seat for seat in seats.values() if isinstance(seat, Offered)), None)
+    if offered is not None:
+        return partial(events.joined, cluster, offered, timing)
+    if missing := [rank for rank in range(members, nodes) if rank not in live]:
+        return partial(events.growth_wanted, cluster, missing)
+    if nodes < members:
+        return partial(events.ended_to_shrink, cluster)
+    is_grown = nodes > members and len(cluster.growth.prepared) == nodes - members
+    return partial(events.ended_to_grow, cluster) if is_grown else None
+
+
 def _deadlines(cluster: Open, timing: Timing) -> Iterator[Step]:
     """By when others must have answered."""
     match cluster:
-        case Granted() | Running():
+        case Granted():
             return
+        case Running():
+            yield from _growth_deadlines(cluster, timing)
         case Forming(seats=seats, setbacks=setbacks):
+            if cluster.leavers and are_prepared(cluster):
+                yield Step(cluster.unended_by_ms, partial(events.starting, cluster, timing), halt_ms_max(timing))
             for rank, seat in seats.items():
                 if isinstance(seat, Preparing):
                     late = partial(events.lost, cluster, seat.member.lease, "prepare_overdue")
@@ -126,6 +150,19 @@ def _deadlines(cluster: Open, timing: Timing) -> Iterator[Step]:
         case Stopping(crew=crew, halt_by_ms=by_ms):
             for lease in _missing(crew):
                 yield Step(by_ms, partial(events.lost, cluster, lease, "halt_overdue"), halt_ms_max(timing))
+
+
+def _growth_deadlines(cluster: Running, timing: Timing) -> Iterator[Step]:
+    """By when who is to join must be prepared; and how long those who are wait for others that the market may not have,
+    before the cluster grows by them alone."""
+    growth = cluster.growth
+    preparing = [seat for seat in growth.seats.values() if isinstance(seat, Preparing)]
+    for seat in preparing:
+        late = partial(events.dropped, cluster, seat.member.lease, "prepare_overdue")
+        yield Step(seat.prepare_by_ms, late, timing.prepare_ms_max)
+    if growth.prepared_ms is not None and not preparing:
+        due_ms = growth.prepared_ms + timing.replace_ms_max
+        yield Step(due_ms, partial(events.ended_to_grow, cluster), timing.replace_ms_max)
 
 
 def _duration(cluster: Open) -> Iterator[Step]:

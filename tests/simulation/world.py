@@ -207,15 +207,19 @@ class World:
             opening = OpenAccount(account=account, request_id="open", key_sha256="0" * 64)
             await self._ask(command_account(account), opening)
         await self._quiet()
+        await self.happen()
+        for _ in range(AFTERWARDS_MS // STEP_MS):
+            await self._step()
+        return await self._outcome()
+
+    async def happen(self) -> None:
+        """What happens once all services and both accounts are there."""
         self._start_nodes(plans())
         await self._pass_until(NodeAlive, len(plans()))
         await self._ask(command_job(BUYER), request())
         await self._pass_until(JobClosed, 1)
         self._start_nodes(returning())
         await self._pass_until(LeaseCleared, LEASES)
-        for _ in range(AFTERWARDS_MS // STEP_MS):
-            await self._step()
-        return await self._outcome()
 
     async def stop(self) -> None:
         for task in self._tasks:

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from volt.contracts.clusters import ClusterEvent, ClusterReleased
+from volt.contracts.clusters import ClusterEvent, ClusterForming, ClusterReleased
 from volt.contracts.ids import AccountId, JobId, LeaseId, NodeId
 from volt.contracts.jobs import JobAdmitted, JobReleaseAccepted
 from volt.contracts.ledger import FEE, BillLine, FundsExhausted, Transfer, earned, hold, pending
@@ -46,6 +46,8 @@ class Story:
     fee_microusd: int = 0
     funded_microusd: int = 0
     """What went from the wallet on hold, less what came back from there."""
+    generation: int = 1
+    """The last that formed."""
     is_over: bool = False
     is_unfunded: bool = False
     closed_seq: int = 0
@@ -58,13 +60,17 @@ class Story:
         return cls(event.account, event.spec.is_gang)
 
     def grant(self, gang: Gang) -> None:
-        """Takes a gang's leases."""
+        """Takes a gang's leases. One for a generation that another has followed is void."""
+        if gang.generation < self.generation:
+            return
         self.leases |= {grant.lease: _leased(gang, grant) for grant in gang.grants}
 
     def learn(self, seq: int, fact: Fact) -> None:
         """Takes a fact."""
         self.facts.append((seq, fact))
         self.is_over |= isinstance(fact, JobReleaseAccepted | ClusterReleased | FundsExhausted)
+        if isinstance(fact, ClusterForming):
+            self.generation = fact.generation
 
     def see(self, span: CoverSpan, complete_to_ms: int) -> None:
         """Takes cover, as far as it is not below what was complete before."""

@@ -7,6 +7,10 @@ from volt.contracts.messages import Event, Value
 from volt.contracts.subjects import log_cluster
 
 LossCause = Literal["node_lost", "prepare_failed", "prepare_overdue", "start_failed", "start_overdue", "halt_overdue"]
+DropCause = Literal["node_lost", "prepare_failed", "prepare_overdue"]
+GiveUpCause = Literal["unwanted", "failed"]
+"""The buyer wants fewer nodes, or some member has finished; or no node could prepare."""
+EndCause = Literal["trouble", "growth", "shrink"]
 ReleaseReason = Literal[
     "completed",
     "released",
@@ -83,11 +87,12 @@ class ClusterEvent(Event, frozen=True, kw_only=True):
 
 
 class ClusterForming(ClusterEvent, frozen=True, kw_only=True):
-    """A new generation: the members it keeps, the leases that it replaces, the ranks that it still wants.
+    """A new generation: the members it has, the leases that it replaces, the ranks that it still wants.
 
     `replaces` names the leases lost before it formed; one lost while it forms joins it by `MembersWanted` alone.
     Either way each lost lease is in one `Wanted`, and so belongs to one generation. Members prepare until
-    `prepare_by_ms`; one that is kept ends the generation before, first.
+    `prepare_by_ms`; one that is kept ends the generation before, first. Members that the cluster grew by are prepared
+    already, and may have moved to a lower rank. A lease of the job that is not among `members` has left it.
     """
 
     members: tuple[Member, ...]
@@ -96,7 +101,11 @@ class ClusterForming(ClusterEvent, frozen=True, kw_only=True):
 
 
 class MembersWanted(ClusterEvent, frozen=True, kw_only=True):
-    """Ranks of the open generation for which the market shall lease nodes, none of them in `excluded`."""
+    """Ranks for which the market shall lease nodes, none of them in `excluded`.
+
+    They are vacant ranks of an open generation; or, while a generation runs, ranks above its own, by which the cluster
+    is to grow: these replace nothing, and the generation runs on meanwhile.
+    """
 
     wanted: tuple[Wanted, ...]
     excluded: tuple[NodeId, ...]
@@ -105,7 +114,7 @@ class MembersWanted(ClusterEvent, frozen=True, kw_only=True):
 
 
 class MemberJoined(ClusterEvent, frozen=True, kw_only=True):
-    """A granted lease takes its rank in the open generation."""
+    """A granted lease takes its rank in the open generation, or prepares for the one that follows the running one."""
 
     member: Member
     attempt: int
@@ -154,11 +163,45 @@ class MemberLost(ClusterEvent, frozen=True, kw_only=True):
     """What the node said of it."""
 
 
-class GenerationEnded(ClusterEvent, frozen=True, kw_only=True):
-    """The generation stops at once, on its first loss or failing exit; nothing after `at_ms` is billed for it."""
+class MemberDropped(ClusterEvent, frozen=True, kw_only=True):
+    """A lease by which the cluster was to grow will not join `generation`, which is the next; it ends here.
+
+    No generation ever had it, so it is no loss that anything has to replace: its rank is wanted again as if for the
+    first time, unless the growth is given up.
+    """
 
     lease: LeaseId
-    """The member whose trouble came first."""
+    node: NodeId
+    cause: DropCause
+    detail: str = ""
+    """What the node said of it."""
+
+
+class GrowthGivenUp(ClusterEvent, frozen=True, kw_only=True):
+    """The cluster, which runs on, will not grow by these ranks; the leases that were to take them end here.
+
+    Having `failed`, it stays as large as it is until the buyer wishes for another size.
+    """
+
+    ranks: tuple[int, ...]
+    attempts: tuple[int, ...]
+    """Those that the market has not answered. What it grants for them still is given up as soon as it is seen."""
+    leases: tuple[LeaseId, ...]
+    cause: GiveUpCause
+    detail: str = ""
+
+
+class GenerationEnded(ClusterEvent, frozen=True, kw_only=True):
+    """The generation stops at once; nothing after `at_ms` is billed for it.
+
+    Either trouble ends it, its first loss or failing exit; or it is ended on purpose, to grow or to shrink.
+    """
+
+    cause: EndCause = "trouble"
+    lease: LeaseId | None = None
+    """The member whose trouble came first; None if it is ended on purpose."""
+    leaves: tuple[LeaseId, ...] = ()
+    """The highest ranks, whose leases end here because the cluster shrinks."""
 
 
 class ClusterReleased(ClusterEvent, frozen=True, kw_only=True):

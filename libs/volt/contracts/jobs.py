@@ -124,6 +124,15 @@ class RequestQuote(Command, frozen=True, kw_only=True):
         return self.request.account
 
 
+class ScaleJob(Command, frozen=True, kw_only=True):
+    """Makes a running cluster larger or smaller: so many GPUs in all, on nodes of the size that it has."""
+
+    account: AccountId
+    request_id: RequestId
+    job: JobId
+    count: int
+
+
 class JobSpec(Value, frozen=True, kw_only=True):
     """An admitted request: canonical models, definite shapes of as many GPUs each, the preferred one first.
 
@@ -193,6 +202,20 @@ class JobRejected(JobEvent, frozen=True, kw_only=True):
 
 class JobReleaseAccepted(JobEvent, frozen=True, kw_only=True):
     """The buyer wants it ended; billing stops at `at_ms`."""
+
+
+class JobScaleAccepted(JobEvent, frozen=True, kw_only=True):
+    """The buyer wants so many nodes; the last wish counts. It may be the size that the cluster has."""
+
+    request_digest: str
+    nodes: int
+
+
+class JobScaleRejected(JobEvent, frozen=True, kw_only=True):
+    """The wish is refused; the job stays as it is."""
+
+    request_digest: str
+    reason: Reason
 
 
 class QuoteAdmitted(JobEvent, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from volt.contracts.bids import ChangeBid, Gpu, PlaceBid, Terms, WithdrawBid
 from volt.contracts.errors import Refused
 from volt.contracts.ids import key_sha256
-from volt.contracts.jobs import Constraints, OpenAccount, ReleaseJob, RequestJob, RequestQuote, Workload
+from volt.contracts.jobs import Constraints, OpenAccount, ReleaseJob, RequestJob, RequestQuote, ScaleJob, Workload
 from volt.contracts.log import Entry
 from volt.contracts.messages import Asked, Command, Event
 from volt.contracts.subjects import command_account, command_bid, command_job
@@ -113,7 +113,7 @@ def subject_of(command: Command) -> str:
     match command:
         case OpenAccount(account=account):
             return command_account(account)
-        case RequestJob() | ReleaseJob() | RequestQuote():
+        case RequestJob() | ReleaseJob() | RequestQuote() | ScaleJob():
             return command_job(command.account)
         case PlaceBid() | ChangeBid() | WithdrawBid():
             account, node = command.account, command.node
@@ -137,9 +137,13 @@ class Intake:
         self._asked += 1
         events = decide(self.state, command, self.asked(command, self._asked if seq is None else seq))
         for event in events:
-            self.log.append(event)
-            evolve(self.state, Entry(len(self.log), event_at_ms(event), event))
+            self.fold(event)
         return events
+
+    def fold(self, event: Event) -> None:
+        """Takes in an event, of its own or of the market."""
+        self.log.append(event)
+        evolve(self.state, Entry(len(self.log), event_at_ms(event), event))
 
     def answers(self, command: Command) -> Event:
         """The one event that answers a command."""

@@ -10,7 +10,9 @@ from volt.contracts.clusters import (
     ClusterReleased,
     Exit,
     GenerationEnded,
+    GrowthGivenUp,
     Member,
+    MemberDropped,
     MemberEnded,
     MemberJoined,
     MemberLost,
@@ -205,8 +207,11 @@ def forming(number: int, *leases: str, at_ms: int, job: str = JOB, account: str 
     )
 
 
-def wanted(number: int, *attempts: int, at_ms: int, job: str = JOB, account: str = BUYER) -> MembersWanted:
-    ranks = tuple(Wanted(rank=attempt, attempt=attempt) for attempt in attempts)
+def wanted(
+    number: int, *attempts: int, at_ms: int, job: str = JOB, account: str = BUYER, replaces: str | None = "lost"
+) -> MembersWanted:
+    """Ranks that lost leases left, or to grow by if nothing is replaced."""
+    ranks = tuple(Wanted(rank=attempt, attempt=attempt, replaces=replaces) for attempt in attempts)
     return MembersWanted(account=account, job=job, generation=number, at_ms=at_ms, wanted=ranks, excluded=(), within="")
 
 
@@ -249,6 +254,42 @@ def lost(number: int, lease: str, *, at_ms: int, job: str = JOB, account: str = 
 
 def generation_ended(number: int, lease: str, *, at_ms: int, job: str = JOB, account: str = BUYER) -> GenerationEnded:
     return GenerationEnded(account=account, job=job, generation=number, at_ms=at_ms, lease=lease)
+
+
+def ended_to_grow(number: int, *, at_ms: int, job: str = JOB, account: str = BUYER) -> GenerationEnded:
+    return GenerationEnded(account=account, job=job, generation=number, at_ms=at_ms, cause="growth")
+
+
+def ended_to_shrink(number: int, *leaves: str, at_ms: int, job: str = JOB, account: str = BUYER) -> GenerationEnded:
+    return GenerationEnded(account=account, job=job, generation=number, at_ms=at_ms, cause="shrink", leaves=leaves)
+
+
+def dropped(number: int, lease: str, *, at_ms: int, job: str = JOB, account: str = BUYER) -> MemberDropped:
+    """Who was to join the next generation, `number`, does not."""
+    return MemberDropped(
+        account=account,
+        job=job,
+        generation=number,
+        at_ms=at_ms,
+        lease=lease,
+        node=node_of(lease),
+        cause="prepare_failed",
+    )
+
+
+def given_up(
+    number: int, *leases: str, attempts: tuple[int, ...] = (), at_ms: int, job: str = JOB, account: str = BUYER
+) -> GrowthGivenUp:
+    return GrowthGivenUp(
+        account=account,
+        job=job,
+        generation=number,
+        at_ms=at_ms,
+        ranks=(9,),
+        attempts=attempts,
+        leases=leases,
+        cause="unwanted",
+    )
 
 
 def released(number: int, *, at_ms: int, job: str = JOB, account: str = BUYER) -> ClusterReleased:

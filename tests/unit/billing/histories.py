@@ -1,8 +1,8 @@
 """Random histories of a small market, in the order that a log can show them, with billing at work on all of it.
 
-Others act at random but by their rules: the matcher grants what is funded, the provisioner forms, starts, loses and
-releases, the monitor covers some of the time. Billing reads late, appends without having read the last entries, and is
-restarted, at random. The watermark may be far behind, and money may run out.
+Others act at random but by their rules: the matcher grants what is funded, the provisioner forms, starts, loses, grows,
+shrinks and releases, the monitor covers some of the time. Billing reads late, appends without having read the last
+entries, and is restarted, at random. The watermark may be far behind, and money may run out.
 """
 
 from dataclasses import dataclass, field, replace
@@ -17,10 +17,14 @@ from tests.unit.billing.builders import (
     World,
     admitted,
     covered,
+    dropped,
     ended,
+    ended_to_grow,
+    ended_to_shrink,
     forming,
     gang,
     generation_ended,
+    given_up,
     joined,
     lost,
     opened,
@@ -31,7 +35,7 @@ from tests.unit.billing.builders import (
     wanted,
 )
 from volt.contracts.jobs import WorkloadKind
-from volt.contracts.ledger import FundsExhausted, JobFunded, JobUnfunded
+from volt.contracts.ledger import FundsExhausted, JobFunded, JobUnfunded, MembersFunded
 from volt.contracts.messages import Event
 from volt_billing.agenda import Agenda
 from volt_billing.domain import evolve
@@ -58,6 +62,11 @@ class Cluster:
     leases: list[str] = field(default_factory=list)
     granted: int = 0
     running: set[str] = field(default_factory=set)
+    sought: set[int] = field(default_factory=set)
+    """Attempts to grow that the market has not answered."""
+    funded: set[int] = field(default_factory=set)
+    joining: list[str] = field(default_factory=list)
+    """Leases that are to join the next generation."""
 
     def lease(self) -> str:
         self.granted += 1
@@ -136,6 +145,8 @@ class History:
                     by_job[job].phase = "funded"
                 case JobUnfunded(job=job) | FundsExhausted(job=job):
                     by_job[job].phase = "over"
+                case MembersFunded(job=job, attempts=attempts):
+                    by_job[job].funded |= {*attempts}
         self.seen_of_ledger = len(entries)
 
     def _next(self, cluster: Cluster) -> list[Event]:
@@ -193,24 +204,81 @@ class History:
         """Nothing, an exit, or a loss that is answered by a new generation with one more lease."""
         at_ms, job, account, number = self.world.now_ms, cluster.job, cluster.account, cluster.generation
         what = self.chance.random()
-        if what < 0.5 or not cluster.running:
+        if what < 0.25 or not cluster.running:
             return []
-        if what < 0.7:
+        if what < 0.65:
+            return self._size(cluster)
+        if what < 0.8:
             return [self._exit(cluster, self.chance.choice([0, 0, 0, None]))]
         gone, new = self.chance.choice(sorted(cluster.running)), cluster.lease()
-        cluster.generation += 1
-        cluster.leases = [lease for lease in cluster.leases if lease != gone]
-        cluster.phase = "forming"
         events: list[Event] = [
             lost(number, gone, at_ms=at_ms, job=job, account=account),
             generation_ended(number, gone, at_ms=at_ms + self.chance.choice([0, 3]), job=job, account=account),
-            self._forming(cluster),
+            *self._next_generation(cluster, {gone}),
             wanted(cluster.generation, cluster.generation, at_ms=at_ms, job=job, account=account),
             self._gang(cluster, [new]),
             joined(cluster.generation, new, at_ms=at_ms, job=job, account=account),
         ]
         cluster.leases.append(new)
         return events
+
+    def _size(self, cluster: Cluster) -> list[Event]:
+        """One step to another size; or away from it, or two at once."""
+        number, at_ms = cluster.generation, self.world.now_ms
+        job, account = cluster.job, cluster.account
+        granted = sorted(cluster.sought & cluster.funded)
+        what = self.chance.choice(["ask", "grant", "grant", "drop", "give up", "grow", "grow", "shrink"])
+        if what == "grant" and granted:
+            new = cluster.lease()
+            events: list[Event] = [self._gang(cluster, [new])]
+            cluster.sought.remove(granted[0])
+            cluster.joining.append(new)
+            return [*events, joined(number + 1, new, at_ms=at_ms, job=job, account=account)]
+        if what == "drop" and cluster.joining:
+            return [dropped(number + 1, cluster.joining.pop(), at_ms=at_ms, job=job, account=account)]
+        if what == "give up":
+            return self._give_up(cluster)
+        if what == "grow" and cluster.joining:
+            return [
+                ended_to_grow(number, at_ms=at_ms, job=job, account=account),
+                *self._next_generation(cluster, set()),
+            ]
+        if what == "shrink" and len(cluster.leases) > 1:
+            leaver = cluster.leases[-1]
+            return [
+                *self._give_up(cluster),
+                ended_to_shrink(number, leaver, at_ms=at_ms, job=job, account=account),
+                *self._next_generation(cluster, {leaver}),
+            ]
+        attempt = 1_000 + len(self.world.entries)
+        cluster.sought.add(attempt)
+        return [wanted(number, attempt, at_ms=at_ms, job=job, account=account, replaces=None)]
+
+    def _give_up(self, cluster: Cluster) -> list[Event]:
+        leases, attempts = cluster.joining, tuple(sorted(cluster.sought))
+        cluster.joining = []
+        if self.chance.random() < 0.5:
+            cluster.sought = set()  # Or else the market answers late.
+        return [
+            given_up(
+                cluster.generation,
+                *leases,
+                attempts=attempts,
+                at_ms=self.world.now_ms,
+                job=cluster.job,
+                account=cluster.account,
+            )
+        ]
+
+    def _next_generation(self, cluster: Cluster, gone: set[str]) -> list[Event]:
+        """Forms with those who are left and most of those who were to join; a gang for the one before comes late."""
+        late = [self._gang(cluster, [cluster.lease()])] if cluster.sought and self.chance.random() < 0.3 else []
+        joining = [lease for lease in cluster.joining if self.chance.random() < 0.7]
+        cluster.leases = [lease for lease in cluster.leases if lease not in gone] + joining
+        cluster.joining, cluster.sought = [], set()
+        cluster.generation += 1
+        cluster.phase = "forming"
+        return [self._forming(cluster), *late]
 
     def _exit(self, cluster: Cluster, code: int | None) -> Event:
         lease = self.chance.choice(sorted(cluster.running))

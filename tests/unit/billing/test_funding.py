@@ -210,7 +210,8 @@ def test_where_the_wallet_is_short_wanted_members_have_to_do_with_what_is_held()
 
 def test_members_wanted_for_a_generation_that_is_past_are_not_funded() -> None:
     world = running("a", "b")
-    assert world.say(wanted(2, 2, at_ms=START_MS), forming(3, "a", at_ms=START_MS)) == []
+    said = world.say(wanted(2, 2, at_ms=START_MS), lost(2, "b", at_ms=START_MS), forming(3, "a", at_ms=START_MS))
+    assert said == []
 
 
 def test_a_closed_job_is_forgotten_but_for_its_end() -> None:

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.gateway import story
+from tests.unit.gateway import scaling, story
 from tests.unit.gateway.story import BUYER, JOB, PROVIDER, STRANGER, Cluster, Projected
-from volt.contracts import ledger
+from volt.contracts import clusters, ledger
 from volt.contracts.errors import Reason
 from volt.contracts.http import JobHappening, JobState, Offer, StatementLine
 from volt.contracts.ids import job_id, key_sha256, lease_id
@@ -39,6 +39,7 @@ READY = [
     story.forming(story.member("n1", 1, 0), story.member("n2", 2, 1)),
     FIRST.ready(),
 ]
+EVERYTHING = [*story.whole_story(), *scaling.wishes(), *scaling.growth_given_up()]
 
 
 def test_a_job_goes_through_its_states_as_the_log_tells_them() -> None:
@@ -232,13 +233,41 @@ def test_two_gangs_of_one_job_in_one_pass_are_one_happening() -> None:
     assert len({one.seq for one in told}) == len(told)
 
 
+def test_a_wish_for_another_size_leaves_the_job_as_it_is_and_is_told() -> None:
+    shown = Projected().tell(story.admitted(), story.funded(), story.cleared(story.gang("n1", "n2")))
+    before = _job(shown)
+    shown.tell(*story.asked_of_the_market(), *scaling.wishes(), *scaling.growth_given_up())
+    assert _job(shown) == before, "neither a refused wish nor a refused quote makes it a rejected job"
+    told = [msgspec.json.decode(line, type=JobHappening) for line in shown.views.ranked[events_ranking(JOB)]]
+    assert [one.message for one in sorted(told, key=lambda one: one.seq)][-4:] == [
+        "to be scaled to 3 nodes",
+        f"not scaled: {story.REASON.message}",
+        "n4 does not join: prepare_failed (no such image)",
+        "gives up growing by ranks 2, 3: failed (rank 2 on node n4: the node could not prepare)",
+    ]
+
+
+def test_a_generation_that_ends_on_purpose_says_what_for() -> None:
+    shown = Projected().tell(story.admitted())
+    ended = clusters.GenerationEnded
+    shown.tell(
+        ended(account=story.BUYER, job=JOB, generation=1, at_ms=story.T0_MS, cause="growth"),
+        ended(account=story.BUYER, job=JOB, generation=2, at_ms=story.T0_MS, cause="shrink", leaves=("a", "b")),
+    )
+    told = [msgspec.json.decode(line, type=JobHappening) for line in shown.views.ranked[events_ranking(JOB)]]
+    assert {one.message for one in told} >= {
+        "the generation ends to grow, and is billed no further",
+        "the generation ends to shrink, without a, b, and is billed no further",
+    }
+
+
 def test_the_whole_story_has_every_event_that_is_projected() -> None:
-    told = {type(event) for event in story.whole_story()}
+    told = {type(event) for event in EVERYTHING}
     not_in_one_life = {BeatsCovered, ledger.JobUnfunded, ledger.FundsExhausted, type(story.release_accepted())}
     assert set(EVENT_TYPES) - told == not_in_one_life
 
 
-@given(st.permutations(story.whole_story()))
+@given(st.permutations(EVERYTHING))
 def test_no_order_of_events_breaks_the_projection_or_touches_what_was_not_loaded(events: list[Event]) -> None:
     shown = Projected()
     for entry in story.entries(events):
@@ -251,7 +280,7 @@ def test_no_order_of_events_breaks_the_projection_or_touches_what_was_not_loaded
         assert changed <= set(touched(entry.event))
 
 
-@given(st.permutations(story.whole_story()))
+@given(st.permutations(EVERYTHING))
 def test_money_is_conserved_in_any_order(events: list[Event]) -> None:
     shown = Projected()
     for entry in story.entries(events):

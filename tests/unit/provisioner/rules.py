@@ -6,32 +6,41 @@ from collections.abc import Sequence
 from volt.contracts.clusters import (
     ClusterEvent,
     ClusterForming,
+    ClusterReady,
     ClusterReleased,
     ClusterStarting,
     GenerationEnded,
+    GrowthGivenUp,
     LeaseCleared,
     Member,
+    MemberDropped,
     MemberEnded,
     MemberJoined,
     MemberLost,
     MemberPrepared,
     MembersWanted,
 )
+from volt.contracts.ids import LeaseId
 from volt.contracts.jobs import JobReleaseAccepted
 from volt.contracts.ledger import FundsExhausted
 from volt.contracts.log import Entry
 from volt.contracts.market import MarketCleared
+from volt.contracts.nodes import NodeLost
+from volt.contracts.timing import Timing
+from volt_provisioner.lifecycle import halt_ms_max
 
 
-def check(log: Sequence[Entry]) -> None:
+def check(log: Sequence[Entry], timing: Timing) -> None:
     """All the rules, of one job's log."""
     events = [entry.event for entry in log if isinstance(entry.event, ClusterEvent)]
     generations_count_up_by_one(events)
     each_loss_is_answered_at_most_once(events)
     attempts_are_never_reused(events)
     the_end_is_final(events)
-    a_generation_starts_whole_and_alone(events)
-    only_what_is_lost_or_released_is_cleared(events)
+    growth_replaces_nothing_and_everything_else_does(events)
+    a_generation_starts_whole_and_alone(log, timing)
+    only_a_member_is_trouble(events)
+    only_what_has_ended_is_cleared(log)
     no_void_gang_is_used(log)
 
 
@@ -46,7 +55,7 @@ def generations_count_up_by_one(events: Sequence[ClusterEvent]) -> None:
 def each_loss_is_answered_at_most_once(events: Sequence[ClusterEvent]) -> None:
     lost = Counter(event.lease for event in events if isinstance(event, MemberLost))
     named = Counter(lease for event in events if isinstance(event, ClusterForming) for lease in event.replaces)
-    wanted = Counter(one.replaces for event in events if isinstance(event, MembersWanted) for one in event.wanted)
+    wanted = Counter(_replaced(events))
     for counted in (lost, named, wanted):
         assert max(counted.values(), default=1) == 1
     assert named.keys() | wanted.keys() <= lost.keys()
@@ -57,7 +66,28 @@ def every_loss_is_answered(events: Sequence[ClusterEvent]) -> None:
     if any(isinstance(event, ClusterReleased) for event in events):
         return
     lost = {event.lease for event in events if isinstance(event, MemberLost)}
-    assert lost == {one.replaces for event in events if isinstance(event, MembersWanted) for one in event.wanted}
+    assert lost == set(_replaced(events))
+
+
+def growth_replaces_nothing_and_everything_else_does(events: Sequence[ClusterEvent]) -> None:
+    """What is wanted while a generation runs is to grow by, above its own ranks; else it replaces a lost lease."""
+    running: int | None = None
+    ranks: set[int] = set()
+    for event in events:
+        match event:
+            case ClusterForming(members=members):
+                ranks = {member.rank for member in members}
+            case MemberJoined(generation=generation, member=member) if generation != (running or 0) + 1:
+                ranks.add(member.rank)
+            case ClusterReady(generation=generation):
+                running = generation
+            case GenerationEnded():
+                running = None
+            case MembersWanted(generation=generation, wanted=wanted) if running is not None:
+                assert generation == running
+                assert all(one.replaces is None and one.rank not in ranks for one in wanted)
+            case MembersWanted(wanted=wanted):
+                assert all(one.replaces is not None for one in wanted)
 
 
 def attempts_are_never_reused(events: Sequence[ClusterEvent]) -> None:
@@ -72,48 +102,91 @@ def the_end_is_final(events: Sequence[ClusterEvent]) -> None:
         assert set(after) <= {"LeaseCleared"}
 
 
-def a_generation_starts_whole_and_alone(events: Sequence[ClusterEvent]) -> None:
-    """Every rank is filled and prepared, and every member of the generation before has ended or is lost."""
-    members: dict[str, Member] = {}
-    before: set[str] = set()
-    gone: set[tuple[str, int]] = set()
-    prepared: set[tuple[str, int]] = set()
-    for event in events:
-        match event:
-            case ClusterForming():
-                before = set(members)
+def a_generation_starts_whole_and_alone(log: Sequence[Entry], timing: Timing) -> None:
+    """Every rank is filled and prepared, and every member of the generation before has ended or is lost.
+
+    Nobody waits for ever for one that leaves: its node is lost or clear, or had the time that it may take.
+    """
+    members: dict[LeaseId, Member] = {}
+    before: set[LeaseId] = set()
+    leaves_by_ms: dict[LeaseId, int] = {}
+    gone: set[tuple[LeaseId, int]] = set()
+    prepared: set[tuple[LeaseId, int]] = set()
+    nodes: dict[LeaseId, str] = {}
+    lost_nodes: set[str] = set()
+    for entry in log:
+        match entry.event:
+            case MarketCleared(gangs=gangs):
+                nodes |= {grant.lease: grant.node for gang in gangs for grant in gang.grants}
+            case NodeLost(node=node):
+                lost_nodes.add(node)
+                before -= {lease for lease in leaves_by_ms if nodes[lease] == node}
+            case GenerationEnded(leaves=leaves, at_ms=at_ms):
+                leaves_by_ms |= dict.fromkeys(leaves, at_ms + halt_ms_max(timing))
+            case ClusterForming() as event:
+                before = {lease for lease in members if not (lease in leaves_by_ms and nodes[lease] in lost_nodes)}
                 members = {member.lease: member for member in event.members}
-            case MemberJoined(member=member):
+            case MemberJoined(member=member, generation=generation) if generation == _open_generation(log, entry.seq):
                 members[member.lease] = member
-            case MemberLost(lease=lease):
+            case MemberLost(lease=lease) | LeaseCleared(lease=lease):
                 members.pop(lease, None)
                 before.discard(lease)
             case MemberEnded(lease=lease, generation=generation):
                 gone.add((lease, generation))
             case MemberPrepared(lease=lease, generation=generation):
                 prepared.add((lease, generation))
-            case ClusterStarting(manifest=manifest, generation=generation):
+            case ClusterStarting(manifest=manifest, generation=generation, at_ms=at_ms):
                 by_rank = sorted(members.values(), key=lambda member: member.rank)
                 assert [(node.node_rank, node.node) for node in manifest.nodes] == [
                     (member.rank, member.node) for member in by_rank
                 ]
                 assert [member.rank for member in by_rank] == list(range(len(by_rank)))
                 assert {(lease, generation) for lease in members} <= prepared
-                assert {(lease, generation - 1) for lease in before} <= gone
+                awaited = {lease for lease in before if leaves_by_ms.get(lease, at_ms) >= at_ms}
+                assert {(lease, generation - 1) for lease in awaited} <= gone
 
 
-def only_what_is_lost_or_released_is_cleared(events: Sequence[ClusterEvent]) -> None:
-    lost: set[str] = set()
-    cleared: set[str] = set()
-    is_released = False
+def only_a_member_is_trouble(events: Sequence[ClusterEvent]) -> None:
+    """Who is only to join never ends a generation, and who ends it on purpose names nobody."""
+    generations: dict[int, set[LeaseId]] = {}
     for event in events:
         match event:
-            case MemberLost(lease=lease):
-                lost.add(lease)
+            case ClusterForming(generation=generation, members=members):
+                generations[generation] = {member.lease for member in members}
+            case MemberJoined(generation=generation, member=member) if generation in generations:
+                generations[generation].add(member.lease)
+            case GenerationEnded(cause="trouble", generation=generation, lease=lease, leaves=leaves):
+                assert lease in generations[generation]
+                assert not leaves
+            case GenerationEnded(generation=generation, lease=lease, leaves=leaves, cause=cause):
+                assert lease is None
+                assert (cause == "shrink") == bool(leaves)
+                assert set(leaves) < generations[generation]
+            case MemberDropped(lease=lease, generation=generation):
+                assert generation not in generations
+                assert all(lease not in members for members in generations.values())
+
+
+def only_what_has_ended_is_cleared(log: Sequence[Entry]) -> None:
+    """A lease that is lost, dropped, given up or left; that did not join when a generation formed; or was released."""
+    granted: set[LeaseId] = set()
+    ended: set[LeaseId] = set()
+    cleared: set[LeaseId] = set()
+    is_released = False
+    for entry in log:
+        match entry.event:
+            case MarketCleared(gangs=gangs):
+                granted |= {grant.lease for gang in gangs for grant in gang.grants}
+            case MemberLost(lease=lease) | MemberDropped(lease=lease):
+                ended.add(lease)
+            case GrowthGivenUp(leases=leases) | GenerationEnded(leaves=leases):
+                ended |= {*leases}
+            case ClusterForming(members=members):
+                ended |= granted - {member.lease for member in members}
             case ClusterReleased():
                 is_released = True
             case LeaseCleared(lease=lease):
-                assert is_released or lease in lost
+                assert is_released or lease in ended
                 assert lease not in cleared
                 cleared.add(lease)
 
@@ -134,3 +207,13 @@ def no_void_gang_is_used(log: Sequence[Entry]) -> None:
                 assert member.lease not in void
             case LeaseCleared(lease=lease):
                 assert lease not in void
+
+
+def _replaced(events: Sequence[ClusterEvent]) -> list[LeaseId]:
+    wanted = (one for event in events if isinstance(event, MembersWanted) for one in event.wanted)
+    return [one.replaces for one in wanted if one.replaces is not None]
+
+
+def _open_generation(log: Sequence[Entry], seq: int) -> int:
+    """The last generation that had formed there."""
+    return max(entry.event.generation for entry in log[:seq] if isinstance(entry.event, ClusterForming))

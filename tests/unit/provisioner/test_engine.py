@@ -197,7 +197,7 @@ async def test_a_cluster_lives_its_life_on_what_is_published_alone() -> None:
             told = await on.told(node)
             assert told is not None
             assert told.leases == ()
-        check(await on.entries())
+        check(await on.entries(), TIMING)
 
 
 async def test_each_node_is_told_what_its_place_in_the_log_says() -> None:
@@ -227,7 +227,7 @@ async def test_acknowledgements_that_are_lost_double_nothing() -> None:
         on.disturb = lose_the_next_acknowledgement
         await live_a_life(on)
         assert sorted(await on.names()) == sorted(FORMED + STARTED + REPLACED + STARTED + RELEASED)
-        check(await on.entries())
+        check(await on.entries(), TIMING)
         every_loss_is_answered(await on.events())
 
 

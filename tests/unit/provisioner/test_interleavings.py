@@ -1,6 +1,6 @@
 """Whatever the order in which agents, market, monitor, buyer and time act, the log keeps its rules."""
 
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
@@ -19,10 +19,12 @@ from volt.contracts.nodes import (
     ReportStarted,
 )
 from volt_provisioner.domain import State, evolve
-from volt_provisioner.states import Cleared
+from volt_provisioner.states import Cleared, Running
 
 RANKS = 2
-NODES = [f"n{number}" for number in range(6)]
+NODES_MAX = 4
+NODES = [f"n{number}" for number in range(8)]
+HAPPENINGS = ["loss", "loss", "grant", "grant", "scale", "scale", "release", "exhaustion"]
 CALM_ROUNDS = 5
 STEPS_TO_CLEAR_MAX = 8
 
@@ -57,7 +59,9 @@ class Interleavings(RuleBasedStateMachine):
         for event in self.world.due():
             self.world.write(event)
 
-    @rule(what=st.sampled_from(["loss", "loss", "grant", "grant", "release", "exhaustion"]), node=nodes)
+    @rule(
+        what=st.sampled_from(["loss", "loss", "grant", "grant", "scale", "scale", "release", "exhaustion"]), node=nodes
+    )
     def follow_late(self, what: str, node: str) -> None:
         """The provisioner appends what it decided on a state that does not know this yet."""
         late = self.world.due()
@@ -67,13 +71,21 @@ class Interleavings(RuleBasedStateMachine):
 
     # Others.
 
-    @initialize(progress=st.sampled_from(["granted", "forming", "running", "running"]))
+    @initialize(progress=st.sampled_from(["granted", "forming", "running", "running", "growing", "joining", "grown"]))
     def begin(self, progress: str) -> None:
         """Every log begins with a gang; most of them get further before anything goes wrong."""
         self._write(self.world.first_gang())
         if progress != "granted":
             self.world.follow()
-        if progress == "running":
+        if progress in ("running", "growing", "joining", "grown"):
+            self.calm()
+        if progress in ("growing", "joining", "grown"):
+            self.scale(NODES_MAX, is_followed=True)
+        if progress == "joining":
+            self._write(self._grant("n7"))
+            self._write(self._grant("n6"))
+        if progress == "grown":
+            self.calm()
             self.calm()
 
     @rule(node=nodes)
@@ -87,6 +99,13 @@ class Interleavings(RuleBasedStateMachine):
     @rule(node=nodes)
     def revive(self, node: str) -> None:
         self.world.write(NodeAlive(account=provider_of(node), node=node, incarnation="i", at_ms=self.world.now_ms))
+
+    @rule(nodes=st.integers(1, NODES_MAX), is_followed=st.booleans())
+    def scale(self, nodes: int, is_followed: bool) -> None:
+        """The buyer wishes for another size, or for the same again."""
+        self._write(self.world.scale_accepted(nodes))
+        if is_followed:
+            self.world.follow()
 
     @rule(is_release=st.booleans(), doubt=st.integers(0, 5))
     def end(self, is_release: bool, doubt: int) -> None:
@@ -128,6 +147,18 @@ class Interleavings(RuleBasedStateMachine):
         generation = data.draw(st.integers(1, self.world.generation + 1))
         self.world.record(report_of(kind, self.leases[lease], lease, generation, ended))
 
+    @rule(is_followed=st.booleans())
+    def fail_to_join(self, is_followed: bool) -> None:
+        """Whoever prepares for a generation that has not formed cannot."""
+        for node in NODES:
+            if (provider_of(node), node) in self.world.state.nodes:
+                for lease in self.world.desired(node).leases:
+                    if lease.phase == "prepare" and lease.generation > self.world.generation:
+                        self.world.record(report_of(ReportFailed, node, lease.lease, lease.generation, ()))
+                        self.local.pop(lease.lease, None)
+        if is_followed:
+            self.world.follow()
+
     @rule(ended=exits, is_followed=st.booleans())
     def finish(self, ended: tuple[Exit, ...], is_followed: bool) -> None:
         """Everything that runs ends in the same way."""
@@ -156,7 +187,7 @@ class Interleavings(RuleBasedStateMachine):
         assert not world.state.leases
         assert not world.state.agenda
         assert all(not node.leases for node in world.state.nodes.values())
-        check(world.log)
+        check(world.log, TIMING)
         self._the_log_alone_makes_the_state()
 
     def _the_log_alone_makes_the_state(self) -> None:
@@ -174,6 +205,8 @@ class Interleavings(RuleBasedStateMachine):
                 return self.world.release_accepted()
             case "exhaustion":
                 return self.world.funds_exhausted()
+            case "scale":
+                return self.world.scale_accepted(1 + NODES.index(node) % NODES_MAX)
             case _:
                 return self._grant(node)
 
@@ -213,3 +246,25 @@ class Interleavings(RuleBasedStateMachine):
 
 TestInterleavings = Interleavings.TestCase
 TestInterleavings.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, NODES_MAX), st.integers(0, 3)), min_size=1, max_size=6))
+def test_the_last_wish_is_reached_when_nothing_goes_wrong(wishes: list[tuple[int, int]]) -> None:
+    """However far the ones before it had got."""
+    run = Interleavings()
+    run.begin("running")
+    for wanted, steps in wishes:
+        run.scale(wanted, is_followed=False)
+        for _ in range(steps):
+            run.follow()
+            for node in NODES:
+                run.behave(node, is_followed=True)
+                run.answer(node)
+    for _ in range(CALM_ROUNDS):
+        run.calm()
+    cluster = run.world.state.clusters[JOB]
+    assert isinstance(cluster, Running)
+    assert len(cluster.crew.members) == wishes[-1][0]
+    assert not cluster.growth.members
+    run.teardown()

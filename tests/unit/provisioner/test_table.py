@@ -12,9 +12,13 @@ from volt.contracts.clusters import (
     ClusterReleased,
     ClusterStarting,
     GenerationEnded,
+    GrowthGivenUp,
     LeaseCleared,
     Manifest,
+    Member,
+    MemberDropped,
     MemberEnded,
+    MemberJoined,
     MemberLost,
     MemberPrepared,
     MemberStarted,
@@ -163,3 +167,127 @@ def test_an_end_that_is_decided_takes_what_was_decided_before_it() -> None:
         return world
 
     assert taken(ending, 1) == POSSIBLE["running"]
+
+
+def growing() -> World:
+    world = running()
+    world.scale(3)
+    return world
+
+
+def forgone() -> World:
+    world = growing()
+    world.scale(2)
+    return world
+
+
+def offered() -> World:
+    world = growing()
+    world.write(world.replacement("n2", 3, 2))
+    return world
+
+
+def joining() -> World:
+    world = offered()
+    world.follow()
+    return world
+
+
+def ready_to_join() -> World:
+    world = joining()
+    world.record(world.prepared(2, generation=2))
+    return world
+
+
+def recovering() -> World:
+    """The generation has ended by a failure while somebody prepares to join."""
+    world = joining()
+    world.report(world.ended(0, code(1)))
+    return world
+
+
+def ended_to_grow() -> World:
+    world = ready_to_join()
+    world.write(world.due()[0])
+    return world
+
+
+def ended_to_shrink() -> World:
+    world = running()
+    world.write(world.scale_accepted(1))
+    world.write(world.due()[0])
+    return world
+
+
+TO_GROW = {
+    "starting": set[str](),
+    "running": {"MembersWanted", "GenerationEnded to grow", "GenerationEnded to shrink"},
+    "growing": {"GenerationEnded to grow", "GenerationEnded to shrink"},
+    "forgone": {"MembersWanted", "GenerationEnded to grow", "GenerationEnded to shrink"},
+    "offered": {
+        "MemberJoined",
+        "MemberDropped",
+        "GrowthGivenUp",
+        "GenerationEnded to grow",
+        "GenerationEnded to shrink",
+    },
+    "joining": {
+        "MemberPrepared",
+        "MemberDropped",
+        "GrowthGivenUp",
+        "GenerationEnded to grow",
+        "GenerationEnded to shrink",
+    },
+    "ready_to_join": {
+        "MemberPrepared",
+        "MemberDropped",
+        "GrowthGivenUp",
+        "GenerationEnded to grow",
+        "GenerationEnded to shrink",
+    },
+    "stopping": set[str](),
+    "recovering": {"MemberPrepared", "MemberDropped"},
+    "ended_to_grow": {"MemberPrepared", "MemberDropped"},
+    "ended_to_shrink": set[str](),
+}
+"""Of `one_of_each_to_grow`, which is about rank 2 and its lease; only a running cluster begins with any of it."""
+
+
+def one_of_each_to_grow() -> dict[str, ClusterEvent]:
+    this, following = (Head(account=BUYER, job=JOB, generation=generation, at_ms=T0_MS) for generation in (1, 2))
+    lease, node = "j1-3", "n2"
+    member = Member(lease=lease, rank=2, node=node, provider="p", gpus=(), price_microusd_per_gpu_hour=1)
+    return {
+        "MembersWanted": MembersWanted(**this, wanted=(Wanted(rank=2, attempt=9),), excluded=(), within=""),
+        "MemberJoined": MemberJoined(**following, member=member, attempt=1, prepare_by_ms=T0_MS),
+        "MemberPrepared": MemberPrepared(**following, lease=lease, address="elsewhere", port=1),
+        "MemberDropped": MemberDropped(**following, lease=lease, node=node, cause="node_lost"),
+        "GrowthGivenUp": GrowthGivenUp(**this, ranks=(2,), attempts=(), leases=(lease,), cause="unwanted"),
+        "GenerationEnded to grow": GenerationEnded(**this, cause="growth"),
+        "GenerationEnded to shrink": GenerationEnded(**this, cause="shrink", leaves=("j1-2",)),
+    }
+
+
+GROWING = (starting, running, growing, forgone, offered, joining, ready_to_join)
+ENDED = (stopping, recovering, ended_to_grow, ended_to_shrink)
+
+
+@pytest.mark.parametrize("state", [*GROWING, *ENDED], ids=lambda state: state.__name__)
+def test_a_change_of_size_takes_the_events_that_are_drawn_and_no_other(state: Callable[[], World]) -> None:
+    taken = set()
+    for name, event in one_of_each_to_grow().items():
+        try:
+            state().write(event)
+        except AssertionError:
+            continue
+        taken.add(name)
+    assert taken == TO_GROW[state.__name__]
+
+
+@pytest.mark.parametrize("state", [*STATES, *GROWING, *ENDED], ids=lambda state: state.__name__)
+@pytest.mark.parametrize("nodes", [1, 2, 3, 9])
+def test_a_wish_may_come_in_any_state(state: Callable[[], World], nodes: int) -> None:
+    world = state()
+    world.write(world.scale_accepted(nodes))
+    world.follow()
+    world.tick(1)

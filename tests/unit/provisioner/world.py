@@ -6,7 +6,15 @@ from typing import TypedDict, TypeVar
 from tests.support.effects import sound
 from volt.contracts.clusters import ClusterEvent, ClusterForming, Exit, Member, MemberJoined, MembersWanted
 from volt.contracts.ids import lease_id
-from volt.contracts.jobs import JobAdmitted, JobReleaseAccepted, JobSpec, Shape, Workload, WorkloadKind
+from volt.contracts.jobs import (
+    JobAdmitted,
+    JobReleaseAccepted,
+    JobScaleAccepted,
+    JobSpec,
+    Shape,
+    Workload,
+    WorkloadKind,
+)
 from volt.contracts.ledger import FundsExhausted
 from volt.contracts.log import Entry, decode_event
 from volt.contracts.market import Gang, Grant, MarketCleared
@@ -179,6 +187,14 @@ class World:
 
     def revive(self, node: str) -> None:
         self.happen(NodeAlive(account=provider_of(node), node=node, incarnation="i2", at_ms=self.now_ms))
+
+    def scale_accepted(self, nodes: int) -> JobScaleAccepted:
+        return JobScaleAccepted(
+            account=BUYER, job=JOB, request_id="s", at_ms=self.now_ms, request_digest="s", nodes=nodes
+        )
+
+    def scale(self, nodes: int) -> None:
+        self.happen(self.scale_accepted(nodes))
 
     def release_accepted(self) -> JobReleaseAccepted:
         return JobReleaseAccepted(account=BUYER, job=JOB, request_id="r", at_ms=self.now_ms)
