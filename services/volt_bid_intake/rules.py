@@ -84,7 +84,7 @@ def specify(command: RequestJob) -> JobSpec | Reason:
             models=_models(command.gpu),
             shapes=shapes,
             workload=command.workload,
-            interconnect=wanted.interconnect or _usual_interconnect(command.workload, shapes),
+            interconnect=wanted.interconnect or _usual_interconnect(command.workload),
             preferred_interconnect=wanted.preferred_interconnect,
             preference_percent=wanted.preference_percent,
             min_bandwidth_gbps=wanted.min_bandwidth_gbps,
@@ -143,9 +143,12 @@ def _check_one_node(count: int, nodes: int | None) -> None:
         raise refused_for("beyond_nvlink", "constraints.interconnect", "nvlink", message)
 
 
-def _usual_interconnect(workload: Workload, shapes: tuple[Shape, ...]) -> Level:
-    """Gangs that span nodes exchange gradients at every step; the others do not depend on each other's speed."""
-    return "fabric" if workload.kind in GANG_KINDS and any(shape.nodes > 1 for shape in shapes) else "any"
+def _usual_interconnect(workload: Workload) -> Level:
+    """Gangs that span nodes exchange gradients at every step; the others do not depend on each other's speed.
+
+    A gang of one node is together wherever it is, and may grow to span several.
+    """
+    return "fabric" if workload.kind in GANG_KINDS else "any"
 
 
 def _models(gpu: str | tuple[str, ...]) -> tuple[str, ...]:

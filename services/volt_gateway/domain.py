@@ -141,7 +141,7 @@ def _request(views: Views, event: jobs.JobEvent, seq: int) -> None:
         case jobs.JobReleaseAccepted() if job is not None:
             job = lifecycle.release_accepted(job, event)
         case jobs.JobScaleAccepted() | jobs.JobScaleRejected() if job is not None:
-            pass  # A wish for another size; what comes of it, the cluster tells.
+            job = lifecycle.scaling_answered(job, event)
         case _:
             raise AssertionError(f"{type(event).__name__} of job {event.job}, which is {job and job.state}")
     _show(views, job)

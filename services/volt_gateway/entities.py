@@ -111,6 +111,7 @@ class Job(Document, frozen=True, kw_only=True):
     price_microusd_per_gpu_hour: int | None = None
     generation: int = 0
     members: tuple[Member, ...] = ()
+    nodes_wanted: int | None = None
     granted_at_ms: int | None = None
     ready_at_ms: int | None = None
     release_accepted_at_ms: int | None = None
@@ -122,6 +123,8 @@ class Job(Document, frozen=True, kw_only=True):
     exit_code: int | None = None
     first_cause: str = ""
     bill: tuple[BillLine, ...] = ()
+    scalings: tuple[tuple[str, Reason | None], ...] = ()
+    """The last wishes for another size that were answered, each with the reason of a refusal."""
 
     @property
     def takes_grants(self) -> bool:

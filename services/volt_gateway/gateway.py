@@ -11,7 +11,7 @@ from volt.contracts.bids import ChangeBid, WithdrawBid
 from volt.contracts.errors import BusUnavailable, NotFound, Reason, Refused, Unauthorized
 from volt.contracts.http import Health
 from volt.contracts.ids import digest, is_id, job_id, key_sha256, quote_id
-from volt.contracts.jobs import ReleaseJob, RequestJob, RequestQuote
+from volt.contracts.jobs import ReleaseJob, RequestJob, RequestQuote, ScaleJob
 from volt.contracts.messages import encode
 from volt.contracts.streams import LOG
 from volt.contracts.subjects import LOG_LEDGER, command_bid, command_job
@@ -40,7 +40,7 @@ STREAMS_MAX = 128
 
 T = TypeVar("T")
 
-Asking = RequestJob | ReleaseJob | RequestQuote | ChangeBid | WithdrawBid
+Asking = RequestJob | ReleaseJob | ScaleJob | RequestQuote | ChangeBid | WithdrawBid
 """The commands that the gateway hands over."""
 
 
@@ -107,6 +107,25 @@ class Gateway:
                 await self._raise_refusal(account, seq)
                 found = await self._job(account, job)
                 return found if found is not None and _is_released(found) else None
+
+            return await self._until(look, moved)
+
+    async def scale(self, command: ScaleJob) -> Job | None:
+        """Hands over a wish for another size and waits for its answer; None if there is none in time.
+
+        The same wish again is answered as before. Raises NotFound, Refused, Unavailable.
+        """
+        fingerprint = digest(encode(command))
+        with self.feed.watch(job_doc(command.job), account_doc(command.account)) as moved:
+            known = _scaled(await self.job(command.account, command.job), fingerprint)
+            if known is not None:
+                return known
+            seq = await self._publish(command, message_id=f"http/{command.job}/{fingerprint}")
+
+            async def look() -> Job | None:
+                await self._raise_refusal(command.account, seq)
+                job = await self._job(command.account, command.job)
+                return None if job is None else _scaled(job, fingerprint)
 
             return await self._until(look, moved)
 
@@ -222,6 +241,19 @@ def _answer(job: Job | None, fingerprint: str) -> Job | None:
     if reason is not None:
         raise Refused(reason)
     return job if job.request_digest == fingerprint else None
+
+
+def _scaled(job: Job, fingerprint: str) -> Job | None:
+    """The job, if this very wish was answered. Raises Refused if it was refused, or comes after the job's end."""
+    for digested, reason in job.scalings:
+        if digested == fingerprint:
+            if reason is not None:
+                raise Refused(reason)
+            return job
+    if job.state in JOBS_ENDED:
+        message = f"job {job.job} has ended; ask for a new one"
+        raise Refused(Reason(code="job_ended", message=message, field="job", seen=job.job))
+    return None
 
 
 def _quoted(quote: Quote, fingerprint: str) -> Quote | None:

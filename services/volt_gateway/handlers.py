@@ -14,6 +14,7 @@ from volt.contracts import http, http_market
 from volt.contracts.bids import ChangeBid, WithdrawBid
 from volt.contracts.errors import Unauthorized
 from volt.contracts.ids import job_id, quote_id
+from volt.contracts.jobs import ScaleJob
 from volt.contracts.ledger import earned, hold, pending, wallet
 from volt_gateway import present
 from volt_gateway.entities import on_hold, statement_ranking
@@ -30,6 +31,7 @@ from volt_gateway.requests import (
     read_job_request,
     read_model,
     read_number,
+    read_scale_request,
     request_id,
     withdraw_command,
 )
@@ -163,6 +165,18 @@ async def get_statement(gateway: NamedDependency[Gateway], account: NamedDepende
     return present.statement_answer(await gateway.views.newest(statement_ranking(account), http.STATEMENT_LINES_MAX))
 
 
+@post(http.JOBS_PATH + "/{job:str}/scale", status_code=200)
+async def scale_job(
+    request: HttpRequest, gateway: NamedDependency[Gateway], account: NamedDependency[str], job: FromPath[str]
+) -> Response[http.Job]:
+    """200 with the job once the wish for another size is accepted; 202 when that has not come in time."""
+    wanted = read_scale_request(await _body(request)).count
+    scaled = await gateway.scale(ScaleJob(account=account, request_id=_requested(request), job=job, count=wanted))
+    if scaled is None:
+        return Response(http.Job(id=job, request_id="", state="requested"), status_code=202)
+    return Response(present.job_answer(scaled), status_code=200)
+
+
 @post(http_market.QUOTES_PATH)
 async def ask_quote(
     request: HttpRequest, gateway: NamedDependency[Gateway], account: NamedDependency[str]
@@ -209,6 +223,7 @@ async def get_market(
 
 
 ROUTES = [
+    scale_job,
     ask_quote,
     list_bids,
     change_bid,

@@ -1,16 +1,21 @@
 """A job as people see it, moved by the events of five writers whose order only `LOG` decides.
 
     admitted ─JobFunded▶ funded ─Waiting▶ waiting ─Gang▶ preparing ─ClusterReady▶ ready
-        │                  └───────────────Gang────────────▲   ready ─GenerationEnded▶ recovering ─ClusterReady▶ ready
+        │                  └───────────────Gang────────────▲
         └─JobUnfunded▶ unfunded
+    ready ─GenerationEnded▶ recovering ─ClusterReady▶ ready
+      └───GenerationEnded, on purpose▶ scaling ─ClusterReady▶ ready
 
     any of these but unfunded ─JobReleaseAccepted, ClusterReleased▶ released ─JobClosed▶ closed
     funded, waiting ─Expired▶ expired ─JobClosed▶ closed
     rejected: the request was refused, there is no job
 
 A cluster that was never ready goes on preparing when its generation ends. What comes after the end of a job is
-remembered (the first cause, the bill) and changes its state only to closed.
+remembered (the first cause, the bill) and changes its state only to closed. A ready cluster may have members that are
+not a part of it yet: those by which it grows.
 """
+
+from collections.abc import Collection
 
 from msgspec.structs import replace
 
@@ -55,6 +60,16 @@ def expired(job: Job) -> Job:
     return replace(job, state="expired", first_cause="no cluster came in the time that it would wait")
 
 
+def scaling_answered(job: Job, event: jobs.JobScaleAccepted | jobs.JobScaleRejected) -> Job:
+    """The answer to a wish for another size; the last few are kept, each with the reason of a refusal."""
+    match event:
+        case jobs.JobScaleAccepted(nodes=nodes):
+            job, reason = replace(job, nodes_wanted=nodes), None
+        case jobs.JobScaleRejected(reason=reason):
+            pass
+    return replace(job, scalings=(*job.scalings, (event.request_digest, reason))[-REFUSED_PER_JOB_MAX:])
+
+
 def kept_waiting(job: Job, waiting: Waiting) -> Job:
     state: JobState = "waiting" if job.state == "funded" else job.state
     return replace(job, state=state, waiting=waiting)
@@ -85,15 +100,8 @@ def clustered(job: Job, event: clusters.ClusterEvent) -> Job:
     """The job after an event of its cluster. What an older generation still says does not concern the present one."""
     match event:
         case clusters.ClusterForming(generation=generation, members=members, replaces=replaces):
-            grows = job.state == "ready" and not replaces
-            state = job.state if grows else _unless_ended(job, _forming(job))
-            return replace(job, state=state, generation=generation, members=tuple(_preparing(m) for m in members))
-        case clusters.MemberJoined(member=member):
-            return replace(job, members=_with_member(job.members, _preparing(member)))
-        case clusters.MemberPrepared(lease=lease, address=address, generation=job.generation):
-            return _with_state(job, lease, "prepared", address)
-        case clusters.MemberStarted(lease=lease, generation=job.generation):
-            return _with_state(job, lease, "started")
+            state = "scaling" if job.state == "scaling" and not replaces else _unless_ended(job, _forming(job))
+            return replace(job, state=state, generation=generation, members=tuple(_formed(job, m) for m in members))
         case clusters.ClusterReady(at_ms=at_ms):
             running = tuple(m if m.state in ("ended", "cleared") else replace(m, state="started") for m in job.members)
             first_ms = at_ms if job.ready_at_ms is None else job.ready_at_ms
@@ -101,13 +109,8 @@ def clustered(job: Job, event: clusters.ClusterEvent) -> Job:
             return replace(
                 job, state=state, ready_at_ms=first_ms, members=running, waiting=None, first_cause=_unless_over(job)
             )
-        case clusters.MemberEnded(lease=lease, generation=job.generation):
-            return _with_state(job, lease, "ended")
-        case clusters.MemberLost(lease=lease):
-            left = tuple(one for one in job.members if one.lease != lease)
-            return replace(job, members=left, first_cause=job.first_cause or loss_words(event))
-        case clusters.GenerationEnded(generation=job.generation):
-            return replace(job, state=_unless_ended(job, _forming(job)))
+        case clusters.GenerationEnded(generation=job.generation, cause=cause, leaves=leaves):
+            return _generation_ended(job, cause, leaves)
         case clusters.ClusterReleased():
             return replace(
                 job,
@@ -118,10 +121,8 @@ def clustered(job: Job, event: clusters.ClusterEvent) -> Job:
                 exit_code=event.exit_code,
                 first_cause=event.first_cause,
             )
-        case clusters.LeaseCleared(lease=lease):
-            return _with_state(job, lease, "cleared")
         case _:
-            return job
+            return _with_members(job, event)
 
 
 def paid(job: Job, event: ledger.LedgerEvent) -> Job:
@@ -146,6 +147,30 @@ def paid(job: Job, event: ledger.LedgerEvent) -> Job:
             return job
 
 
+def _with_members(job: Job, event: clusters.ClusterEvent) -> Job:
+    """The job after an event about some of its members."""
+    match event:
+        case clusters.MemberJoined(member=member):
+            return replace(job, members=_with_member(job.members, _preparing(member)))
+        case clusters.MemberPrepared(lease=lease, address=address, generation=generation):
+            is_told = generation in (job.generation, job.generation + 1)  # The next one is that of whom it grows by.
+            return _with_state(job, lease, "prepared", address) if is_told else job
+        case clusters.MemberStarted(lease=lease, generation=job.generation):
+            return _with_state(job, lease, "started")
+        case clusters.MemberEnded(lease=lease, generation=job.generation):
+            return _with_state(job, lease, "ended")
+        case clusters.MemberLost(lease=lease):
+            return replace(_without(job, (lease,)), first_cause=job.first_cause or loss_words(event))
+        case clusters.MemberDropped(lease=lease):
+            return _without(job, (lease,))
+        case clusters.GrowthGivenUp(leases=leases, cause=cause):
+            return replace(_without(job, leases), nodes_wanted=None if cause == "failed" else job.nodes_wanted)
+        case clusters.LeaseCleared(lease=lease):
+            return _with_state(job, lease, "cleared")
+        case _:
+            return job
+
+
 def _unless_ended(job: Job, state: JobState) -> JobState:
     return job.state if job.state in JOBS_ENDED else state
 
@@ -157,6 +182,25 @@ def _unless_over(job: Job) -> str:
 
 def _forming(job: Job) -> JobState:
     return "preparing" if job.ready_at_ms is None else "recovering"
+
+
+def _generation_ended(job: Job, cause: clusters.EndCause, leaves: tuple[str, ...]) -> Job:
+    """Who is prepared beside a generation that was ready is so for the next one; of any other it is of no use."""
+    if job.state != "ready":
+        members = tuple(replace(one, state="preparing") if one.state == "prepared" else one for one in job.members)
+        return replace(job, state=_unless_ended(job, _forming(job)), members=members)
+    state: JobState = "recovering" if cause == "trouble" else "scaling"
+    return replace(_without(job, leaves), state=state)
+
+
+def _formed(job: Job, member: clusters.Member) -> Member:
+    """A member of a new generation; one by which the cluster grew is prepared already."""
+    known = next((one for one in job.members if one.lease == member.lease and one.state == "prepared"), None)
+    return _preparing(member) if known is None else replace(known, rank=member.rank)
+
+
+def _without(job: Job, leases: Collection[str]) -> Job:
+    return replace(job, members=tuple(one for one in job.members if one.lease not in leases))
 
 
 def _preparing(member: clusters.Member) -> Member:

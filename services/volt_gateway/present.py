@@ -26,6 +26,7 @@ def job_answer(job: Job, queue_position: int | None = None) -> http.Job:
         price_usd_per_gpu_hour=_usd_if_known(job.price_microusd_per_gpu_hour),
         generation=job.generation,
         members=tuple(_member(member) for member in job.members),
+        nodes_wanted=job.nodes_wanted,
         granted_at_ms=job.granted_at_ms,
         ready_at_ms=job.ready_at_ms,
         release_accepted_at_ms=job.release_accepted_at_ms,

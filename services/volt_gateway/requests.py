@@ -15,6 +15,7 @@ from volt.contracts.http import (
     ConstraintsRequest,
     JobRequest,
     Request,
+    ScaleRequest,
     WorkloadRequest,
 )
 from volt.contracts.http_market import BidChange
@@ -33,7 +34,7 @@ _PLACE = re.compile(r" - at `\$\.?([^`]*)`$")
 _NAMED_FIELD = re.compile(r"(missing required|contains unknown) field `([^`]+)`")
 _FIELDS = [
     field.encode_name
-    for struct in (JobRequest, WorkloadRequest, ConstraintsRequest, BidChange)
+    for struct in (JobRequest, WorkloadRequest, ConstraintsRequest, ScaleRequest, BidChange)
     for field in msgspec.structs.fields(struct)
 ]
 
@@ -110,6 +111,11 @@ def job_command(account: str, request: str, body: JobRequest) -> RequestJob:
 def quote_command(account: str, request: str, body: JobRequest) -> RequestQuote:
     """The question what a request would get. Raises Refused."""
     return RequestQuote(request=job_command(account, request, body))
+
+
+def read_scale_request(body: bytes) -> ScaleRequest:
+    """Raises MalformedMessage, Refused."""
+    return _read(body, ScaleRequest)
 
 
 def read_bid_change(body: bytes) -> BidChange:

@@ -4,7 +4,7 @@ An event that comes late (money for a job that has ended, a vacancy that has bee
 market message that contradicts the market itself is impossible.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from volt.contracts.bids import BidAccepted, BidRejected, BidWithdrawn
@@ -13,6 +13,7 @@ from volt.contracts.clusters import (
     ClusterForming,
     ClusterReady,
     ClusterReleased,
+    GrowthGivenUp,
     LeaseCleared,
     MembersWanted,
 )
@@ -28,7 +29,6 @@ from volt_matcher.reserve import RESERVE_AFTER_MS, START_MS_MAX
 from volt_matcher.state import (
     FIRST_ATTEMPT,
     Admitted,
-    FundedVacancy,
     Placed,
     Queued,
     Quoting,
@@ -36,8 +36,9 @@ from volt_matcher.state import (
     State,
     Vacancy,
     funded,
+    is_alone,
 )
-from volt_matcher.topology import domains_of, shared, tightest
+from volt_matcher.topology import domains_of, is_within, node_domain, shared, tightest
 
 
 def evolve(state: State, entry: Entry) -> None:
@@ -77,8 +78,10 @@ def _evolve_job(state: State, seq: int, event: JobEvent | ClusterEvent | LedgerE
             _fund(state, event)
         case ClusterReady(job=job, at_ms=at_ms):
             _run(state, job, at_ms)
-        case ClusterForming(job=job, generation=generation):
-            _supersede(state, job, generation)
+        case ClusterForming():
+            _supersede(state, event)
+        case GrowthGivenUp(job=job, attempts=attempts):
+            _forgo(state, job, attempts)
         case (
             JobReleaseAccepted(job=job)
             | ClusterReleased(job=job)
@@ -117,7 +120,9 @@ def _want(state: State, event: MembersWanted) -> None:
         if known and (known.generation, known.attempt) == (event.generation, wanted.attempt):
             vacancies[wanted.rank] = replace(known, excluded=excluded, within=event.within)
         else:
-            vacancies[wanted.rank] = Vacancy(event.generation, wanted.attempt, wanted.rank, excluded, event.within)
+            vacancies[wanted.rank] = Vacancy(
+                event.generation, wanted.attempt, wanted.rank, excluded, event.within, is_growth=wanted.replaces is None
+            )
     _set_vacancies(state, event.job, placed, vacancies.values())
 
 
@@ -127,20 +132,28 @@ def _fund(state: State, event: MembersFunded) -> None:
         return
 
     def with_money(one: Vacancy) -> Vacancy:
-        if one.generation != event.generation or one.attempt not in event.attempts:
-            return one
-        cap_microusd = event.cap_microusd_per_gpu_hour
-        return FundedVacancy(one.generation, one.attempt, one.rank, one.excluded, one.within, cap_microusd)
+        is_meant = one.generation == event.generation and one.attempt in event.attempts
+        return one.funded(event.cap_microusd_per_gpu_hour) if is_meant else one
 
     _set_vacancies(state, event.job, placed, map(with_money, placed.vacancies))
 
 
-def _supersede(state: State, name: JobId, generation: int) -> None:
-    """A new generation says afresh what it wants."""
+def _supersede(state: State, event: ClusterForming) -> None:
+    """A new generation says afresh what it wants, and how large it is."""
+    placed = state.jobs.get(event.job)
+    if isinstance(placed, Placed):
+        current = [vacancy for vacancy in placed.vacancies if vacancy.generation >= event.generation]
+        placed = replace(placed, nodes=len(event.members) + len(event.replaces))
+        state.jobs[event.job] = placed
+        _set_vacancies(state, event.job, placed, current)
+
+
+def _forgo(state: State, name: JobId, attempts: Collection[int]) -> None:
+    """What the cluster was to grow by is wanted no more. A gang that crosses with this is held until it is clear."""
     placed = state.jobs.get(name)
     if isinstance(placed, Placed):
-        current = [vacancy for vacancy in placed.vacancies if vacancy.generation >= generation]
-        _set_vacancies(state, name, placed, current)
+        kept = [one.unfunded() if one.attempt in attempts else one for one in placed.vacancies]
+        _set_vacancies(state, name, placed, kept)
 
 
 def _set_vacancies(state: State, name: JobId, placed: Placed, vacancies: Iterable[Vacancy]) -> None:
@@ -189,8 +202,10 @@ def _grant(state: State, gang: Gang, at_ms: int) -> None:
             answered = [one for one in placed.vacancies if _answers(gang, one)]
             if answered:
                 supply.hold(state, gang, placed.until_ms or _until_ms(placed.spec, at_ms + START_MS_MAX))
+            is_moved = is_alone(placed) and any(grant.rank == 0 for grant in gang.grants)
             state.jobs[gang.job] = replace(
                 placed,
+                home=_home(state, placed.spec, gang) if is_moved else placed.home,
                 leases_granted=placed.leases_granted + len(gang.grants),
                 vacancies=tuple(one for one in placed.vacancies if one not in answered),
                 filled=placed.filled.union(one.attempt for one in answered),
@@ -229,13 +244,17 @@ def _answers(gang: Gang, vacancy: Vacancy) -> bool:
 
 
 def _home(state: State, spec: JobSpec, gang: Gang) -> str:
-    """The domain of the required level that the gang is in; empty if its nodes need not be together."""
+    """The domain of the required level that the gang is in; empty if its nodes need not be together.
+
+    It is the node itself of which that domain is unknown: then nobody else is known to be near it.
+    """
     if spec.interconnect in ("any", "nvlink"):
         return ""
     domains = [domains_of(state.places[grant.node]) for grant in gang.grants]
-    # A node may have moved since the pass. The domain that the pass found may be narrower than required, never wider.
+    # A node may have moved since the pass. The domain that the pass found may be narrower than required.
     has_moved = tightest(domains) != gang.domain
-    return gang.domain if has_moved else shared(domains, spec.interconnect) or gang.domain
+    domain = gang.domain if has_moved else shared(domains, spec.interconnect) or gang.domain
+    return domain if is_within(domain, spec.interconnect) else node_domain(gang.grants[0].node)
 
 
 def _end(state: State, name: JobId) -> None:

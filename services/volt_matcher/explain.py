@@ -11,6 +11,7 @@ from volt_matcher.alternatives import alternatives, nodes_in_words
 from volt_matcher.lots import Request, level_of
 from volt_matcher.state import FIRST_ATTEMPT, Opening, Reason
 from volt_matcher.survey import Shortfall, Survey
+from volt_matcher.topology import node_domain
 
 REASONS_PER_PASS_MAX = 32
 """Reasons are dear to find, and grants should not wait for them."""
@@ -70,11 +71,15 @@ def _waiting(survey: Survey, opening: Opening, short: Shortfall, reason: Reason)
         job=opening.job,
         account=opening.account,
         binding=reason.binding,
-        message=message if is_first else f"replacement of rank {opening.rank}: {message}",
+        message=message if is_first else f"{_what_for(opening)} {opening.rank}: {message}",
         infeasible=reason.infeasible,
         funnel=short.funnel,
         alternatives=alternatives(survey.book, opening.request) if is_changeable else (),
     )
+
+
+def _what_for(opening: Opening) -> str:
+    return "growth by rank" if opening.is_growth else "replacement of rank"
 
 
 def _message(request: Request, short: Shortfall) -> str:
@@ -118,6 +123,9 @@ def _of_free_gpus(request: Request, short: Shortfall) -> str:
 
 def _of_interconnect(request: Request, short: Shortfall) -> str:
     shown, most = nodes_in_words(short.shown), short.largest_crowd
+    if request.home.startswith(node_domain("")):
+        alone = request.home.removeprefix(node_domain(""))
+        return f"the {request.interconnect} of {alone} is unknown, so none of {shown} is known to be on it"
     if request.home:
         return f"none of {shown} is in {request.home}, where the rest of the cluster is"
     level = level_of(request, request.nodes)

@@ -4,6 +4,7 @@
              any of them ──released, unfunded, exhausted, closed──▶ ended
     vacancy  Absent ──MembersWanted──▶ Vacancy ──MembersFunded──▶ FundedVacancy ──gang──▶ filled
              any of them ──later attempt at the rank, later generation──▶ given up
+             FundedVacancy ──GrowthGivenUp──▶ Vacancy
     lease    Absent ──gang──▶ held ──LeaseCleared──▶ gone
 
 A gang for a job that has ended, or for a vacancy that was given up, is void: it holds nothing.
@@ -64,13 +65,31 @@ class Queued:
 
 @dataclass(frozen=True)
 class Vacancy:
-    """A rank for which the provisioner wants a node, and whose money is not on hold yet."""
+    """A rank for which the provisioner wants a node, and whose money is not on hold: not yet, or no more."""
 
     generation: int
     attempt: int
     rank: int
     excluded: frozenset[NodeId]
     within: str
+    is_growth: bool
+    """Whether the cluster is to grow by it: it replaces nobody."""
+
+    def funded(self, cap_microusd_per_gpu_hour: int) -> "FundedVacancy":
+        """The same with money on hold."""
+        return FundedVacancy(
+            self.generation,
+            self.attempt,
+            self.rank,
+            self.excluded,
+            self.within,
+            self.is_growth,
+            cap_microusd_per_gpu_hour,
+        )
+
+    def unfunded(self) -> "Vacancy":
+        """The same without money on hold."""
+        return Vacancy(self.generation, self.attempt, self.rank, self.excluded, self.within, self.is_growth)
 
 
 @dataclass(frozen=True)
@@ -82,7 +101,7 @@ class FundedVacancy(Vacancy):
 
 @dataclass(frozen=True)
 class Placed:
-    """A job that has its first gang. `home` is the domain of its required level, which replacements must be in."""
+    """A job that has its first gang. `home` is the domain of its required level, which whoever joins must be in."""
 
     account: AccountId
     admitted_seq: int
@@ -90,7 +109,7 @@ class Placed:
     home: str
     model: str
     nodes: int
-    """In its first gang."""
+    """In the generation that formed last; who is to join the next is not counted."""
     gpus_per_node: int
     leases_granted: int
     vacancies: tuple[Vacancy, ...] = ()
@@ -139,6 +158,7 @@ class Opening(NamedTuple):
     attempt: int
     rank: int
     request: Request
+    is_growth: bool = False
 
 
 @dataclass
@@ -200,6 +220,11 @@ def funded(placed: Placed) -> tuple[FundedVacancy, ...]:
     return tuple(vacancy for vacancy in placed.vacancies if isinstance(vacancy, FundedVacancy))
 
 
+def is_alone(placed: Placed) -> bool:
+    """Whether the cluster has one node, which can be replaced anywhere: nobody else has to be near it."""
+    return placed.nodes == 1
+
+
 def first_request(spec: JobSpec, cap_microusd_per_gpu_hour: int | None, at_ms: int) -> Request:
     """What a job asks for."""
     return Request(
@@ -225,7 +250,6 @@ def first_request(spec: JobSpec, cap_microusd_per_gpu_hour: int | None, at_ms: i
 
 
 def _vacant(name: JobId, placed: Placed, vacancy: FundedVacancy, at_ms: int) -> Opening:
-    is_alone = placed.nodes == 1 and vacancy.rank == 0
     request = replace(
         first_request(placed.spec, vacancy.cap_microusd_per_gpu_hour, at_ms),
         models=frozenset({placed.model}),
@@ -233,7 +257,8 @@ def _vacant(name: JobId, placed: Placed, vacancy: FundedVacancy, at_ms: int) -> 
         preferred=None,
         preferred_percent=0,
         excluded=vacancy.excluded,
-        home="" if is_alone else placed.home,
+        home="" if is_alone(placed) and vacancy.rank == 0 else placed.home,
         within=vacancy.within,
     )
-    return Opening(name, placed.account, vacancy.generation, vacancy.attempt, vacancy.rank, request)
+    where = vacancy.generation, vacancy.attempt, vacancy.rank
+    return Opening(name, placed.account, *where, request, vacancy.is_growth)

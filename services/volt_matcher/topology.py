@@ -7,6 +7,7 @@ What is unknown is in no domain: two unknown fabrics are never the same one.
 from collections.abc import Iterable, Mapping
 
 from volt.contracts.bids import Place
+from volt.contracts.ids import NodeId
 from volt.contracts.jobs import Level
 
 LEVELS: tuple[Level, ...] = ("fabric", "site", "region", "any")
@@ -32,6 +33,17 @@ def domains_of(place: Place) -> Domains:
 def region_domain(region: str) -> str:
     """The domain of a known region."""
     return f"region:{region}"
+
+
+def node_domain(node: NodeId) -> str:
+    """The domain of one node alone."""
+    return f"node:{node}"
+
+
+def is_within(domain: str, level: Level) -> bool:
+    """Whether a domain is of this level or of a narrower one."""
+    narrow = LEVELS[: LEVELS.index(level) + 1]
+    return domain.partition(":")[0] in narrow
 
 
 def shared(all_domains: Iterable[Domains], level: Level) -> str:

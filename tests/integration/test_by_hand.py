@@ -94,7 +94,7 @@ class House:
     def volt(self, *arguments: str, data: Path | None = None) -> Terminal:
         """A command that ends by itself; options go before anything after `--`."""
         verb, *rest = arguments
-        words = 2 if verb in ("ledger", "dlq", "views", "account") else 1
+        words = 2 if verb in ("ledger", "dlq", "views", "account", "market") else 1
         head, tail = arguments[:words], rest[words - 1 :]
         terminal = self.open(f"run-{len(self.terminals)}", *head, "--data", str(data or self.data), *tail)
         terminal.ends()
@@ -211,6 +211,22 @@ def test_explain_says_what_stands_in_the_way_and_ctrl_c_says_what_still_costs(ho
     assert waiting.message in house.volt("explain").stdout
     assert house.volt("release", job, "--json").process.returncode == 0
     assert house.volt("explain", "jnosuch").process.returncode == 4
+
+
+def test_a_cluster_grows_and_shrinks_by_its_buyer_s_wish(house: House) -> None:
+    job = house.deploy("--gpu", "h100-80gb", "--count", "1", command="; ".join(LONG))
+    for count, generation in ((2, 2), (1, 3)):
+        scaled = house.volt("scale", "--count", str(count), "--json", job)
+        assert scaled.process.returncode == 0, scaled.stderr
+        now = msgspec.json.decode(scaled.stdout, type=Job)
+        assert (now.state, len(now.members), now.generation) == ("ready", count, generation)
+    refused = house.volt("scale", "--count", "0", job)
+    assert (refused.process.returncode, refused.stdout) == (3, "")
+    assert house.volt("release", job).process.returncode == 0
+    lines = sorted(line for line in house.volt("logs", job).stdout.splitlines() if "rank 0" in line)
+    assert lines == ["[1.0] rank 0 of 1", "[2.0] rank 0 of 2", "[3.0] rank 0 of 1"]
+    for check in (("ledger", "audit"), ("market", "verify")):
+        assert house.volt(*check).process.returncode == 0
 
 
 def test_the_views_are_rebuilt_as_they_were(house: House, running: str) -> None:

@@ -1,4 +1,4 @@
-"""`volt deploy`, `wait`: a cluster from its request to its end."""
+"""`volt deploy`, `scale`, `wait`: a cluster from its request to its end."""
 
 import shlex
 import sys
@@ -13,7 +13,7 @@ from volt.cli.jobs import ENDED, READY_EVENT, ending, newest, show_waiting
 from volt.cli.shared import EXIT_FAILED, EXIT_INTERRUPTED, client, data_option, err, json_option, out, print_json
 from volt.cli.tables import table
 from volt.contracts.errors import Unavailable
-from volt.contracts.http import Job
+from volt.contracts.http import Job, JobHappening
 from volt.contracts.http_market import Quote
 from volt.sdk import Client
 from volt.sdk.calls import JobTerms
@@ -21,6 +21,9 @@ from volt.sdk.calls import JobTerms
 EXIT_ENDED_EARLY = 7
 """The job came to an end that is neither its workload's nor wanted."""
 CODE_MAX = 255
+SCALE_EVENT = "JobScaleAccepted"
+SCALED_EVENTS = frozenset({SCALE_EVENT, READY_EVENT, "GrowthGivenUp", "MemberEnded"})
+"""After these a job may have the size that was wished for, or may never have it."""
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -59,6 +62,31 @@ def deploy(
         if job.state in ENDED and job.release_reason != "completed":
             err.print(Text(f"the job ended: {ending(job)}", style="red"))
             sys.exit(EXIT_FAILED)
+
+
+@click.command()
+@data_option
+@click.option("--count", type=int, required=True, help="GPUs in all, on nodes of the size that the cluster has.")
+@click.option("--detach", is_flag=True, help="Return as soon as the wish is accepted.")
+@json_option
+@click.argument("job", required=False)
+def scale(data: Path | None, count: int, detach: bool, as_json: bool, job: str | None) -> None:
+    """Make a running cluster larger or smaller, and wait until it is; the newest running one without JOB.
+
+    It runs on as it is until the nodes that it grows by are prepared; then, or at once to become smaller, its processes
+    end with SIGTERM and start again on all of its nodes. The highest ranks leave. The last wish counts.
+    """
+    with client(data) as market:
+        scaled = market.jobs.scale(job or newest(market, running=True).id, count)
+        if not detach and scaled.state != "requested":
+            scaled = _until_scaled(market, scaled)
+    if as_json:
+        print_json(scaled)
+    elif detach or scaled.state == "requested":
+        err.print(f"{scaled.id} is to have {count} GPUs; `volt status {scaled.id}` shows how far it is")
+    if scaled.state in ENDED or not (detach or _is_scaled(scaled)):
+        err.print(Text(f"not scaled: {ending(scaled) if scaled.state in ENDED else 'it stays as it is'}", style="red"))
+        sys.exit(EXIT_FAILED)
 
 
 @click.command()
@@ -104,11 +132,39 @@ def _created(market: Client, terms: JobTerms, key: str) -> Job:
         raise
 
 
+def _until_scaled(market: Client, job: Job) -> Job:
+    """The job once it has the size that was wished for last, or will not have it."""
+    wished_seq = max(
+        (one.seq for one in market.jobs.events(job.id, follow=False) if one.event == SCALE_EVENT), default=0
+    )
+    try:
+        for happening in market.jobs.events(job.id):
+            if happening.seq < wished_seq:
+                continue
+            _tell(happening)
+            if happening.event in SCALED_EVENTS:
+                job = market.jobs.get(job.id)
+                if _is_scaled(job) or job.nodes_wanted is None:
+                    return job
+    except KeyboardInterrupt:
+        err.print(f"\ndetached; {job.id} goes on, and is scaled when it can be")
+        sys.exit(EXIT_INTERRUPTED)
+    return market.jobs.get(job.id)
+
+
+def _is_scaled(job: Job) -> bool:
+    return job.state == "ready" and len([one for one in job.members if one.state == "started"]) == job.nodes_wanted
+
+
+def _tell(happening: JobHappening) -> None:
+    whose = "" if happening.node in happening.message else f"{happening.node}: "
+    err.print(Text(f"  {whose}{happening.message}"))
+
+
 def _until_ready(market: Client, job: Job, data: Path | None) -> Job:
     try:
         for happening in market.jobs.events(job.id):
-            whose = "" if happening.node in happening.message else f"{happening.node}: "
-            err.print(Text(f"  {whose}{happening.message}"))
+            _tell(happening)
             if happening.event == READY_EVENT:
                 break
     except KeyboardInterrupt:

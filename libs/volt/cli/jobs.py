@@ -178,6 +178,10 @@ def _shape(job: Job) -> str:
     if job.shape is None:
         return ""
     models = " or ".join(job.shape.models)
+    if job.nodes_wanted is not None and job.members:
+        per_node = len(job.members[0].gpus)
+        change = f", to be {job.nodes_wanted}" if job.nodes_wanted != len(job.members) else ""
+        return f"{len(job.members)} x {per_node} {models}{change}"
     if job.shape.nodes is None:
         return f"{job.shape.gpus} {models}"
     return f"{job.shape.nodes} x {job.shape.gpus // job.shape.nodes} {models}"

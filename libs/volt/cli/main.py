@@ -20,6 +20,7 @@ _COMMANDS = {
     "agent": "volt.cli.agent:agent",
     "account": "volt.cli.account:account",
     "deploy": "volt.cli.deploy:deploy",
+    "scale": "volt.cli.deploy:scale",
     "wait": "volt.cli.deploy:wait",
     "status": "volt.cli.jobs:status",
     "logs": "volt.cli.jobs:logs",

@@ -43,6 +43,7 @@ JobState = Literal[
     "preparing",
     "ready",
     "recovering",
+    "scaling",
     "expired",
     "released",
     "closed",
@@ -104,6 +105,12 @@ class JobRequest(Request, frozen=True, kw_only=True):
     max_price_usd_per_gpu_hour: str | None = None
     max_duration: str | None = None
     max_wait: str | None = None
+
+
+class ScaleRequest(Request, frozen=True, kw_only=True):
+    """The body of `POST /v1/jobs/{job}/scale`: so many GPUs in all, on nodes of the size that the cluster has."""
+
+    count: Count
 
 
 class JobMember(Answer, frozen=True, kw_only=True):
@@ -186,6 +193,8 @@ class Job(Answer, frozen=True, kw_only=True):
     price_usd_per_gpu_hour: str | None = None
     generation: int = 0
     members: tuple[JobMember, ...] = ()
+    nodes_wanted: int | None = None
+    """How many nodes it shall have, by the last accepted wish for another size; None: as many as it was granted."""
     granted_at_ms: int | None = None
     ready_at_ms: int | None = None
     release_accepted_at_ms: int | None = None

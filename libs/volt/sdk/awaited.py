@@ -118,6 +118,7 @@ class AsyncJobs(_Group):
 
     create = _sent(calls.create_job)
     quote = _sent(calls.ask_quote)
+    scale = _sent(calls.scale_job)
     get = _sent(calls.get_job)
     list = _sent(calls.list_jobs)
     release = _sent(calls.release_job)

@@ -137,6 +137,11 @@ def ask_quote(**terms: Unpack[JobTerms]) -> Call[http_market.Quote]:
     return _posting(http_market.QUOTES_PATH, http_market.Quote, _job_request(terms))
 
 
+def scale_job(job: str, count: int, *, idempotency_key: str | None = None) -> Call[http.Job]:
+    """Makes a running cluster larger or smaller, to `count` GPUs in all. Raises NotFound, Refused and the others."""
+    return _posting(job_path(job) + "/scale", http.Job, http.ScaleRequest(count=count), idempotency_key)
+
+
 def list_bids() -> Call[http_market.BidList]:
     """What the account's own nodes offer, those too that are withdrawn."""
     return Call(method="GET", path=http_market.BIDS_PATH, answer=http_market.BidList)

@@ -98,9 +98,9 @@ def test_a_shape_has_every_gpu_and_keeps_every_bound(count: int, nodes: int | No
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("nodes", [1, 2])
-def test_only_gangs_that_span_nodes_need_one_fabric(kind: WorkloadKind, nodes: int) -> None:
+def test_gangs_need_one_fabric_those_of_one_node_too_since_they_may_grow(kind: WorkloadKind, nodes: int) -> None:
     spec = admitted(request(count=8, nodes=nodes, workload=replace(run(), kind=kind)))
-    assert spec.interconnect == ("fabric" if kind in GANG_KINDS and nodes == 2 else "any")
+    assert spec.interconnect == ("fabric" if kind in GANG_KINDS else "any")
 
 
 def test_an_interconnect_that_is_asked_for_is_not_overruled() -> None:

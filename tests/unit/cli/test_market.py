@@ -1,21 +1,13 @@
 """What buyers and providers see of the market on the command line."""
 
-import json
-import sys
-from collections.abc import Callable
-from pathlib import Path
-
 import msgspec
 import pytest
 
-from tests.unit.sdk.scripted import Step, answer, events, scripted
-from volt.cli import main
+from tests.unit.cli.conftest import Volt
+from tests.unit.sdk.scripted import answer, events
 from volt.contracts.bids import Place
 from volt.contracts.http import Job, JobRequest, JobWaiting
 from volt.contracts.http_market import Bid, BidChange, BidList, DepthLevel, Market, PricePoint, Quote, QuotedNode
-
-Ran = tuple[int, str, str, list[msgspec.Raw]]
-Volt = Callable[..., Ran]
 
 BID = Bid(
     node="n1",
@@ -44,28 +36,6 @@ QUOTE = Quote(
 )
 WAITING = JobWaiting(binding="free_gpus", message="largest node has 2 free, 8 needed", infeasible=False)
 END = b"event: end\ndata: {}\n\n"
-
-
-@pytest.fixture
-def volt(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Volt:
-    """Runs the command line against these answers: its exit code, stdout, stderr, and the bodies that were sent."""
-
-    def run(*arguments: str, answers: tuple[Step, ...]) -> Ran:
-        with scripted(*answers) as server:
-            addresses = {"nats_url": "nats://127.0.0.1:1", "redis_url": "", "gateway_url": server.url}
-            (tmp_path / "context.json").write_text(json.dumps({**addresses, "account": "lab", "api_key": "the key"}))
-            monkeypatch.setattr(sys, "argv", ["volt", *arguments])
-            monkeypatch.setenv("VOLT_DATA", str(tmp_path))
-            code: object = 0
-            try:
-                main()
-            except SystemExit as ended:
-                code = ended.code
-            told = capsys.readouterr()
-            assert isinstance(code, int)
-            return code, told.out, told.err, [msgspec.Raw(one.body) for one in server.seen]
-
-    return run
 
 
 def test_a_reprice_changes_the_price_and_nothing_else(volt: Volt) -> None:

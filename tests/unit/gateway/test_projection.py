@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.unit.gateway import scaling, story
 from tests.unit.gateway.story import BUYER, JOB, PROVIDER, STRANGER, Cluster, Projected
-from volt.contracts import clusters, ledger
+from volt.contracts import ledger
 from volt.contracts.errors import Reason
 from volt.contracts.http import JobHappening, JobState, Offer, StatementLine
 from volt.contracts.ids import job_id, key_sha256, lease_id
@@ -146,11 +146,6 @@ def test_what_an_older_generation_says_does_not_change_its_members() -> None:
     assert [one.state for one in job.members] == ["preparing"]
 
 
-def test_a_cluster_that_grows_stays_ready() -> None:
-    grown = story.forming(story.member("n1", 1, 0), story.member("n2", 2, 1), generation=2)
-    assert _job(Projected().tell(*READY, grown)).state == "ready"
-
-
 def test_a_cluster_that_was_never_ready_goes_on_preparing() -> None:
     begun = [*BEGIN, story.cleared(story.gang("n1")), story.forming(story.member("n1", 1, 0))]
     assert _job(Projected().tell(*begun, FIRST.lost(1, "n1"), FIRST.ended(1))).state == "preparing"
@@ -231,34 +226,6 @@ def test_two_gangs_of_one_job_in_one_pass_are_one_happening() -> None:
     assert "n1" in told[-1].message
     assert "n2" in told[-1].message
     assert len({one.seq for one in told}) == len(told)
-
-
-def test_a_wish_for_another_size_leaves_the_job_as_it_is_and_is_told() -> None:
-    shown = Projected().tell(story.admitted(), story.funded(), story.cleared(story.gang("n1", "n2")))
-    before = _job(shown)
-    shown.tell(*story.asked_of_the_market(), *scaling.wishes(), *scaling.growth_given_up())
-    assert _job(shown) == before, "neither a refused wish nor a refused quote makes it a rejected job"
-    told = [msgspec.json.decode(line, type=JobHappening) for line in shown.views.ranked[events_ranking(JOB)]]
-    assert [one.message for one in sorted(told, key=lambda one: one.seq)][-4:] == [
-        "to be scaled to 3 nodes",
-        f"not scaled: {story.REASON.message}",
-        "n4 does not join: prepare_failed (no such image)",
-        "gives up growing by ranks 2, 3: failed (rank 2 on node n4: the node could not prepare)",
-    ]
-
-
-def test_a_generation_that_ends_on_purpose_says_what_for() -> None:
-    shown = Projected().tell(story.admitted())
-    ended = clusters.GenerationEnded
-    shown.tell(
-        ended(account=story.BUYER, job=JOB, generation=1, at_ms=story.T0_MS, cause="growth"),
-        ended(account=story.BUYER, job=JOB, generation=2, at_ms=story.T0_MS, cause="shrink", leaves=("a", "b")),
-    )
-    told = [msgspec.json.decode(line, type=JobHappening) for line in shown.views.ranked[events_ranking(JOB)]]
-    assert {one.message for one in told} >= {
-        "the generation ends to grow, and is billed no further",
-        "the generation ends to shrink, without a, b, and is billed no further",
-    }
 
 
 def test_the_whole_story_has_every_event_that_is_projected() -> None:

@@ -12,7 +12,7 @@ from tests.unit.gateway import story
 from volt.contracts import jobs
 from volt.contracts.errors import Reason
 from volt.contracts.ids import digest, job_id
-from volt.contracts.jobs import ReleaseJob, RequestJob
+from volt.contracts.jobs import ReleaseJob, RequestJob, ScaleJob
 from volt.contracts.letters import LogLine, LogLines
 from volt.contracts.messages import Command, Decoder, Event, encode
 from volt.contracts.streams import ALL, COMMANDS
@@ -30,7 +30,7 @@ SECONDS_MAX = 20.0
 POLL_SECONDS = 0.02
 REFUSED_MODEL = "refused"
 
-_decoder: Decoder[Command] = Decoder(RequestJob, ReleaseJob)
+_decoder: Decoder[Command] = Decoder(RequestJob, ReleaseJob, ScaleJob)
 
 
 @dataclass
@@ -92,7 +92,7 @@ async def running(redis: Redis, *, intake: bool = True) -> AsyncIterator[World]:
 
 
 async def answer_as_intake(bus: Bus) -> None:
-    """Answers requests and releases of jobs as bid-intake would, until cancelled."""
+    """Answers about jobs as bid-intake would, until cancelled. A node has two GPUs."""
     admitted: dict[str, str] = {}
     async for batch in bus.read(COMMANDS.name, [JOB_COMMANDS]):
         for record in batch.records:
@@ -107,6 +107,8 @@ def _answer(command: Command, seq: int, admitted: dict[str, str]) -> Event | Non
             return _answer_to_request(command, admitted)
         case ReleaseJob(account=account, job=job) if job in admitted:
             return jobs.JobReleaseAccepted(account=account, job=job, request_id=command.request_id, at_ms=story.T0_MS)
+        case ScaleJob():
+            return _answer_to_wish(command)
         case ReleaseJob(account=account):
             reason = Reason(code="not_found", message="no such job")
             subject = "cmd.alice.job"
@@ -114,6 +116,23 @@ def _answer(command: Command, seq: int, admitted: dict[str, str]) -> Event | Non
                 account=account, at_ms=story.T0_MS, command_subject=subject, command_seq=seq, reason=reason
             )
     return None
+
+
+def _answer_to_wish(command: ScaleJob) -> Event:
+    account, job, request, fingerprint = command.account, command.job, command.request_id, digest(encode(command))
+    nodes, rest = divmod(command.count, 2)
+    if rest:
+        return jobs.JobScaleRejected(
+            account=account,
+            job=job,
+            request_id=request,
+            at_ms=story.T0_MS,
+            request_digest=fingerprint,
+            reason=story.REASON,
+        )
+    return jobs.JobScaleAccepted(
+        account=account, job=job, request_id=request, at_ms=story.T0_MS, request_digest=fingerprint, nodes=nodes
+    )
 
 
 def _answer_to_request(command: RequestJob, admitted: dict[str, str]) -> Event | None:

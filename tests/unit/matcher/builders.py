@@ -7,6 +7,7 @@ from volt.contracts.clusters import (
     ClusterForming,
     ClusterReleased,
     LeaseCleared,
+    Member,
     MembersWanted,
     Wanted,
 )
@@ -110,9 +111,29 @@ def cleared(job: str, lease: str, node: str) -> LeaseCleared:
     return LeaseCleared(account="buyer", job=job, generation=1, at_ms=AT_MS, lease=lease, node=node)
 
 
-def forming(job: str, generation: int) -> ClusterForming:
+def forming(job: str, generation: int, *gangs: Gang, replaces: tuple[str, ...] = ()) -> ClusterForming:
+    """A generation of the members that these gangs brought, and that wants so many more."""
+    members = tuple(
+        Member(
+            lease=grant.lease,
+            rank=grant.rank,
+            node=grant.node,
+            provider=grant.provider,
+            gpus=grant.gpus,
+            price_microusd_per_gpu_hour=gang.price_microusd_per_gpu_hour,
+        )
+        for gang in gangs
+        for grant in gang.grants
+        if grant.lease not in replaces
+    )
     return ClusterForming(
-        account="buyer", job=job, generation=generation, at_ms=AT_MS, members=(), prepare_by_ms=AT_MS + 60_000
+        account="buyer",
+        job=job,
+        generation=generation,
+        at_ms=AT_MS,
+        members=members,
+        replaces=replaces,
+        prepare_by_ms=AT_MS + 60_000,
     )
 
 
@@ -122,13 +143,15 @@ def wanted(
     generation: int = 2,
     excluded: tuple[str, ...] = (),
     within: str = "",
+    replaces: str | None = "j-lost",
 ) -> MembersWanted:
+    """Of a replacement, or of growth if it replaces nobody."""
     return MembersWanted(
         account="buyer",
         job=job,
         generation=generation,
         at_ms=AT_MS,
-        wanted=tuple(Wanted(rank=rank, attempt=attempt) for rank, attempt in ranks_and_attempts),
+        wanted=tuple(Wanted(rank=rank, attempt=attempt, replaces=replaces) for rank, attempt in ranks_and_attempts),
         excluded=excluded,
         within=within,
     )
