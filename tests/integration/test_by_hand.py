@@ -15,7 +15,7 @@ import msgspec
 import psutil
 import pytest
 
-from volt.audit.report import LedgerReport
+from volt.audit.report import LedgerReport, MarketReport
 from volt.contracts.http import Balance, Job, JobWaiting, Offer
 from volt.embedded import Context, read_context
 from volt.sdk import Client
@@ -94,7 +94,7 @@ class House:
     def volt(self, *arguments: str, data: Path | None = None) -> Terminal:
         """A command that ends by itself; options go before anything after `--`."""
         verb, *rest = arguments
-        words = 2 if verb in ("ledger", "dlq", "views", "account") else 1
+        words = 2 if verb in ("ledger", "market", "dlq", "views", "account") else 1
         head, tail = arguments[:words], rest[words - 1 :]
         terminal = self.open(f"run-{len(self.terminals)}", *head, "--data", str(data or self.data), *tail)
         terminal.ends()
@@ -195,6 +195,18 @@ def test_the_bill_is_on_the_balance_and_the_audit_finds_it_right(house: House, r
     assert report.is_balanced
     assert [(one.job, one.stage) for one in report.jobs] == [(running, "closed")]
     assert "balanced" in house.volt("ledger", "audit").stdout
+
+
+def test_the_market_is_audited_and_its_passes_are_repeated(house: House, running: str) -> None:
+    audit = house.volt("market", "audit", "--json")
+    assert audit.process.returncode == 0
+    report = msgspec.json.decode(audit.stdout, type=MarketReport)
+    assert report.findings == ()
+    assert report.leases >= len(house.job(running).members)
+    assert house.volt("market", "audit").stdout.startswith("every rule kept: ")
+    verified = house.volt("market", "verify")
+    assert verified.process.returncode == 0
+    assert verified.stdout.strip() == f"{report.passes} passes repeated, 0 of them come out otherwise"
 
 
 def test_explain_says_what_stands_in_the_way_and_ctrl_c_says_what_still_costs(house: House) -> None:

@@ -1,0 +1,62 @@
+"""The market's audit passes a market that kept its rules, whatever happened in it."""
+
+from hypothesis import HealthCheck, given, settings
+from msgspec.structs import replace
+
+from tests.unit.audit.markets import changed, codes, eventful
+from tests.unit.matcher.builders import AT_MS, lost, spec
+from tests.unit.matcher.stories import Telling, stories, told
+from tests.unit.matcher.test_reserve import Hour, lasting
+from volt.audit.market import audit_market
+from volt.contracts.jobs import JobAdmitted
+from volt.contracts.nodes import BeatsCovered
+
+
+def test_a_market_that_keeps_its_rules_is_told_in_figures() -> None:
+    report = audit_market(eventful().entries)
+    assert report.is_kept
+    assert (report.passes, report.gangs, report.leases, report.void, report.held) == (11, 10, 11, 2, 6)
+
+
+def test_every_beginning_of_a_log_keeps_the_rules_too() -> None:
+    entries = eventful().entries
+    assert all(audit_market(entries[:length]).is_kept for length in range(len(entries)))
+
+
+@given(stories)
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_whatever_happens_the_matcher_keeps_the_rules_and_the_audit_knows_what_is_held(telling: Telling) -> None:
+    story = told(telling)
+    report = audit_market(story.entries)
+    assert report.findings == ()
+    assert report.held == len(story.state.leases)
+
+
+def test_what_is_kept_may_be_lent_to_a_job_that_ends_in_time() -> None:
+    hour = Hour(10, 60, 60, 60)
+    hour.starve()
+    hour.market.job("brief", lasting(5))
+    assert hour.free("n1") == ["brief"]
+    assert audit_market(hour.market.entries).is_kept
+
+    def endless(event: JobAdmitted) -> JobAdmitted:
+        return replace(event, spec=spec(1, 8)) if event.job == "brief" else event
+
+    assert codes(changed(hour.market.entries, JobAdmitted, endless)) == {"reserved_sold"}
+
+
+def test_a_replacement_may_take_what_is_kept() -> None:
+    hour = Hour(None, None, None, None)
+    hour.starve()
+    hour.free("n1")
+    hour.market.add(lost("n2"))
+    hour.market.want(hour.holders["n2"][1], 0, 1)
+    assert hour.granted() == [hour.holders["n2"][1]]
+    assert audit_market(hour.market.entries).is_kept
+
+
+def test_what_the_market_does_not_read_is_passed_over() -> None:
+    entries = eventful().entries
+    cover = BeatsCovered(spans=(), complete_to_ms=AT_MS, at_ms=AT_MS)
+    padded = [entries[0]._replace(seq=0, event=cover), *entries]
+    assert audit_market(padded) == audit_market(entries)
