@@ -1,11 +1,9 @@
 """The market's audit passes a market that kept its rules, whatever happened in it."""
 
-from hypothesis import HealthCheck, given, settings
 from msgspec.structs import replace
 
 from tests.unit.audit.markets import changed, codes, eventful
 from tests.unit.matcher.builders import AT_MS, lost, spec
-from tests.unit.matcher.stories import Telling, stories, told
 from tests.unit.matcher.test_reserve import Hour, lasting
 from volt.audit.market import audit_market
 from volt.contracts.jobs import JobAdmitted
@@ -21,15 +19,6 @@ def test_a_market_that_keeps_its_rules_is_told_in_figures() -> None:
 def test_every_beginning_of_a_log_keeps_the_rules_too() -> None:
     entries = eventful().entries
     assert all(audit_market(entries[:length]).is_kept for length in range(len(entries)))
-
-
-@given(stories)
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_whatever_happens_the_matcher_keeps_the_rules_and_the_audit_knows_what_is_held(telling: Telling) -> None:
-    story = told(telling)
-    report = audit_market(story.entries)
-    assert report.findings == ()
-    assert report.held == len(story.state.leases)
 
 
 def test_what_is_kept_may_be_lent_to_a_job_that_ends_in_time() -> None:
