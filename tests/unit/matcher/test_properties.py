@@ -118,7 +118,7 @@ def test_what_is_offered_instead_clears_as_said(bids: tuple[BidAccepted, ...], q
         market.job(f"j{number}", what, cap_microusd)
     for name, waiting in market.waiting().items():
         for one in waiting.alternatives:
-            request = changed(first_request(*queue[int(name[1:])], 0), one)
+            request = changed(first_request(*queue[int(name[1:])], AT_MS), one)
             placed = cheapest(market.state.book, request)
             assert placed is not None, one
             assert placed.price_microusd_per_gpu_hour == one.price_microusd_per_gpu_hour
