@@ -36,9 +36,8 @@ from volt_matcher.state import (
     State,
     Vacancy,
     funded,
-    is_alone,
 )
-from volt_matcher.topology import LEVELS, domains_of, shared, tightest
+from volt_matcher.topology import domains_of, shared, tightest
 
 
 def evolve(state: State, entry: Entry) -> None:
@@ -190,11 +189,8 @@ def _grant(state: State, gang: Gang, at_ms: int) -> None:
             answered = [one for one in placed.vacancies if _answers(gang, one)]
             if answered:
                 supply.hold(state, gang, placed.until_ms or _until_ms(placed.spec, at_ms + START_MS_MAX))
-            moves = any(is_alone(placed, one.rank) for one in answered)
             state.jobs[gang.job] = replace(
                 placed,
-                home=_home(state, placed.spec, gang) if moves else placed.home,
-                nodes=max([placed.nodes, *(one.rank + 1 for one in answered)]),
                 leases_granted=placed.leases_granted + len(gang.grants),
                 vacancies=tuple(one for one in placed.vacancies if one not in answered),
                 filled=placed.filled.union(one.attempt for one in answered),
@@ -233,20 +229,13 @@ def _answers(gang: Gang, vacancy: Vacancy) -> bool:
 
 
 def _home(state: State, spec: JobSpec, gang: Gang) -> str:
-    """The domain of the required level that the gang is in; empty if its nodes need not be together.
-
-    One node is together though nobody knows where it is; but then none can join it.
-    """
-    if spec.interconnect == "any":
+    """The domain of the required level that the gang is in; empty if its nodes need not be together."""
+    if spec.interconnect in ("any", "nvlink"):
         return ""
-    if spec.interconnect == "nvlink":
-        return "its NVLink's reach"
     domains = [domains_of(state.places[grant.node]) for grant in gang.grants]
-    # A node may have moved since the pass. The domain that the pass found may be narrower than required.
+    # A node may have moved since the pass. The domain that the pass found may be narrower than required, never wider.
     has_moved = tightest(domains) != gang.domain
-    home = gang.domain if has_moved else shared(domains, spec.interconnect) or gang.domain
-    is_known = home.partition(":")[0] in LEVELS[: LEVELS.index(spec.interconnect) + 1]
-    return home if is_known else f"an unknown {spec.interconnect}"
+    return gang.domain if has_moved else shared(domains, spec.interconnect) or gang.domain
 
 
 def _end(state: State, name: JobId) -> None:

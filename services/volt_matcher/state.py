@@ -82,7 +82,7 @@ class FundedVacancy(Vacancy):
 
 @dataclass(frozen=True)
 class Placed:
-    """A job that has its first gang. `home` is the domain of its required level, which later members must be in."""
+    """A job that has its first gang. `home` is the domain of its required level, which replacements must be in."""
 
     account: AccountId
     admitted_seq: int
@@ -90,7 +90,7 @@ class Placed:
     home: str
     model: str
     nodes: int
-    """The most that it has had. While it is one, that is together wherever it is, and so is what replaces it."""
+    """In its first gang."""
     gpus_per_node: int
     leases_granted: int
     vacancies: tuple[Vacancy, ...] = ()
@@ -200,11 +200,6 @@ def funded(placed: Placed) -> tuple[FundedVacancy, ...]:
     return tuple(vacancy for vacancy in placed.vacancies if isinstance(vacancy, FundedVacancy))
 
 
-def is_alone(placed: Placed, rank: int) -> bool:
-    """Whether the member of this rank is the whole cluster."""
-    return placed.nodes == 1 and rank == 0
-
-
 def first_request(spec: JobSpec, cap_microusd_per_gpu_hour: int | None, at_ms: int) -> Request:
     """What a job asks for."""
     return Request(
@@ -230,6 +225,7 @@ def first_request(spec: JobSpec, cap_microusd_per_gpu_hour: int | None, at_ms: i
 
 
 def _vacant(name: JobId, placed: Placed, vacancy: FundedVacancy, at_ms: int) -> Opening:
+    is_alone = placed.nodes == 1 and vacancy.rank == 0
     request = replace(
         first_request(placed.spec, vacancy.cap_microusd_per_gpu_hour, at_ms),
         models=frozenset({placed.model}),
@@ -237,7 +233,7 @@ def _vacant(name: JobId, placed: Placed, vacancy: FundedVacancy, at_ms: int) -> 
         preferred=None,
         preferred_percent=0,
         excluded=vacancy.excluded,
-        home="" if is_alone(placed, vacancy.rank) else placed.home,
+        home="" if is_alone else placed.home,
         within=vacancy.within,
     )
     return Opening(name, placed.account, vacancy.generation, vacancy.attempt, vacancy.rank, request)

@@ -41,7 +41,7 @@ class Demand:
     is_over: bool = False
     first: First | None = None
     size: int = 0
-    """The most nodes that it has had."""
+    """Its nodes, in the generation that formed last; whoever is to join the next is not counted."""
     leases: int = 0
     """Granted so far; what was void is counted too, as its numbers stay used."""
     vacancies: dict[int, Vacancy] = field(default_factory=dict)
@@ -63,10 +63,11 @@ class Demand:
                 self._want(event)
             case MembersFunded():
                 self._fund_members(event)
-            case ClusterForming(generation=generation):
+            case ClusterForming(generation=generation, members=members, replaces=replaces):
                 # What an earlier generation wanted, and did not get, is wanted no more.
                 kept = {rank: one for rank, one in self.vacancies.items() if one.attempt[0] >= generation}
                 self.vacancies = kept
+                self.size = len(members) + len(replaces) or self.size
 
     def wants(self, gang: Gang) -> Vacancy | None:
         """The vacancy that the gang answers."""

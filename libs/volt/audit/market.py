@@ -166,8 +166,9 @@ class _Auditor:
             return
         if is_alone(demand, gang) or demand.first is None:
             demand.first = first
-        demand.size = max([demand.size, *(grant.rank + 1 for grant in gang.grants)])
-        if gang.attempt > 0:
+        if gang.attempt == 0:
+            demand.size = len(gang.grants)
+        else:
             demand.filled.add(gang.attempt)
             del demand.vacancies[gang.grants[0].rank]
         for grant in gang.grants:

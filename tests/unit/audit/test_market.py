@@ -2,8 +2,8 @@
 
 from msgspec.structs import replace
 
-from tests.unit.audit.markets import changed, codes, eventful
-from tests.unit.matcher.builders import AT_MS, lost, spec
+from tests.unit.audit.markets import changed, codes, eventful, with_bid
+from tests.unit.matcher.builders import AT_MS, B, Market, lost, members_funded, nodes_of, spec, wanted
 from tests.unit.matcher.test_reserve import Hour, lasting
 from volt.audit.market import audit_market
 from volt.contracts.jobs import JobAdmitted
@@ -42,6 +42,27 @@ def test_a_replacement_may_take_what_is_kept() -> None:
     hour.market.want(hour.holders["n2"][1], 0, 1)
     assert hour.granted() == [hour.holders["n2"][1]]
     assert audit_market(hour.market.entries).is_kept
+
+
+def test_a_node_alone_may_be_replaced_anywhere_and_who_joins_it_must_be_near() -> None:
+    market = Market()
+    market.node("a1")
+    market.job("j", spec(1, 8, interconnect="fabric"))
+    market.settle()
+    market.node("b1", place=B)
+    market.add(wanted("j", (0, 1), generation=1, excluded=("a1",)), members_funded("j", 1, generation=1))
+    assert nodes_of(market.gangs()["j"]) == ["b1"]
+    assert audit_market(market.entries).is_kept
+    grown = Market()
+    for node in ("a1", "a2"):
+        grown.node(node)
+    grown.job("j", spec(1, 8, interconnect="fabric"))
+    grown.settle()
+    grown.add(wanted("j", (1, 1), generation=1), members_funded("j", 1, generation=1))
+    assert nodes_of(grown.gangs()["j"]) == ["a2"]
+    assert audit_market(grown.entries).is_kept
+    elsewhere = with_bid(grown.entries, "a2", lambda bid: replace(bid, place=B))
+    assert codes(elsewhere) == {"apart", "domain_wrong"}
 
 
 def test_what_the_market_does_not_read_is_passed_over() -> None:
