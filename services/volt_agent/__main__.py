@@ -56,8 +56,8 @@ async def _run(settings: Settings, node: str) -> None:
         address = settings.address or _own_address(settings.nats_url)
         runtime = ProcessRuntime(address, settings.state_folder, own=lambda: heart.pids)
         await runtime.end_leftovers()
-        agent = Agent(settings, node, incarnation, bus, runtime, heart)
-        running = asyncio.create_task(agent.run(gpus))
+        agent = Agent(settings, node, incarnation, gpus, bus, runtime, heart)
+        running = asyncio.create_task(agent.run())
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, running.cancel)
         say_ready(settings.ready_fd)

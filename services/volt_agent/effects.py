@@ -13,6 +13,7 @@ from msgspec.structs import replace as replace_struct
 
 from volt.contracts.clusters import Exit
 from volt.contracts.errors import BusUnavailable
+from volt.contracts.ids import GpuUuid
 from volt.contracts.messages import encode
 from volt.contracts.nodes import (
     FAILURE_CHARS_MAX,
@@ -58,6 +59,8 @@ class Node:
 
     id: str
     settings: Settings
+    gpus: frozenset[GpuUuid]
+    """Those that it has."""
     bus: Bus
     runtime: ProcessRuntime
     heart: Heart
@@ -154,11 +157,18 @@ class Keeper:
     async def _prepare(self) -> None:
         desired = self.desired
         try:
+            self._check_gpus()
             prepared = await self._node.runtime.prepare(desired.lease, desired.generation)
         except (WorkloadError, OSError) as error:
             self._become(Finished(desired.generation, failure=_told(error)))
             return
         self._become(Prepared(desired.generation, prepared.address, prepared.port))
+
+    def _check_gpus(self) -> None:
+        """A card may have fallen out since the lease was granted. Only the leases that hold it suffer from that."""
+        missing = sorted(set(self.desired.gpus) - self._node.gpus)
+        if missing:
+            raise WorkloadError(f"this node no longer has {', '.join(missing)}")
 
     async def _report_prepared(self) -> None:
         local = self.local

@@ -29,18 +29,27 @@ class Agent:
     """One node's agent, for one incarnation."""
 
     def __init__(
-        self, settings: Settings, node: str, incarnation: str, bus: Bus, runtime: ProcessRuntime, heart: Heart
+        self,
+        settings: Settings,
+        node: str,
+        incarnation: str,
+        gpus: tuple[Gpu, ...],
+        bus: Bus,
+        runtime: ProcessRuntime,
+        heart: Heart,
     ) -> None:
         self._settings, self._id, self._incarnation, self._bus = settings, node, incarnation, bus
-        self._heart = heart
+        self._gpus, self._heart = gpus, heart
         heart.on_acknowledged = self._on_acknowledged
-        self._node = Node(node, settings, bus, runtime, self._heart, self._on_changed)
+        self._node = Node(
+            node, settings, frozenset(gpu.uuid for gpu in gpus), bus, runtime, self._heart, self._on_changed
+        )
         self._keepers: dict[str, Keeper] = {}
         self._keeping: dict[str, asyncio.Task[None]] = {}
         self._decoder: Decoder[Desired] = Decoder(Desired, bytes_max=DESIRED.message_bytes_max)
         self._reflected_seq = 0
 
-    async def run(self, gpus: tuple[Gpu, ...]) -> None:
+    async def run(self) -> None:
         """Beats, offers the GPUs and runs what is leased, until cancelled; then ends what runs and takes its leave.
 
         Raises Refused if the bid is rejected, HeartStopped if another agent is this node.
@@ -51,18 +60,18 @@ class Agent:
             await self._heart.beating()
             following = tasks.create_task(self._follow(tasks))
             try:
-                await self._offer(gpus)
+                await self._offer()
                 await asyncio.Event().wait()
             finally:
                 following.cancel()
                 await asyncio.shield(self._take_leave())
 
-    async def _offer(self, gpus: tuple[Gpu, ...]) -> None:
+    async def _offer(self) -> None:
         bid = PlaceBid(
             account=self._settings.account,
             node=self._id,
             request_id=f"bid-{self._incarnation}",
-            gpus=gpus,
+            gpus=self._gpus,
             terms=Terms(ask_microusd_per_gpu_hour=self._settings.price),
             place=self._settings.place,
         )
@@ -72,7 +81,7 @@ class Agent:
                 await self._answered(bid)
         except TimeoutError as error:
             raise Unavailable(f"the bid was not answered within {ANSWER_SECONDS_MAX:.0f} s") from error
-        _log.info("offered", gpus=len(gpus), ask_microusd_per_gpu_hour=self._settings.price)
+        _log.info("offered", gpus=len(self._gpus), ask_microusd_per_gpu_hour=self._settings.price)
 
     async def _answered(self, bid: PlaceBid) -> None:
         async for batch in self._bus.read(LOG.name, [log_bid(bid.account, bid.node)]):

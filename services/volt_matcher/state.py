@@ -23,7 +23,7 @@ from volt_matcher.lots import Lot, Request, Shape
 from volt_matcher.topology import Domains
 
 Due = Literal["window", "expires", "starves", "reserved"]
-"""A node's window opens; a job has waited out; a job has waited for long; a reservation is over."""
+"""A lot's window opens; a job has waited out; a job has waited for long; a reservation is over."""
 FIRST_ATTEMPT = 0
 """The attempt of a job's first gang; those of its vacancies count from 1, and may fill ranks of generation 1 too."""
 

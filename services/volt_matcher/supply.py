@@ -105,17 +105,20 @@ def _refresh(state: State, name: NodeId) -> None:
     lots = tuple(_lots(state, name))
     offered = {lot.key for lot in lots}
     for before in state.lots.pop(name, ()):
+        state.due_ms.pop(("window", _window(before)), None)
         if before.key not in offered:
             state.book.drop(before.key)
     for lot in lots:
         state.book.put(lot)
+        if lot.available_from_ms is not None:
+            state.due_ms["window", _window(lot)] = lot.available_from_ms
     if lots:
         state.lots[name] = lots
-    openings_ms = [lot.available_from_ms for lot in lots if lot.available_from_ms is not None]
-    if openings_ms:
-        state.due_ms["window", name] = min(openings_ms)
-    else:
-        state.due_ms.pop(("window", name), None)
+
+
+def _window(lot: Lot) -> str:
+    """Each lot has its own: a node's models may come on the market one by one."""
+    return f"{lot.node}/{lot.model}"
 
 
 def _lots(state: State, name: NodeId) -> Iterator[Lot]:

@@ -4,6 +4,7 @@ import asyncio
 
 from benchmarks.market import Market, Seen, market
 from volt.audit.ledger import audit
+from volt.audit.market import audit_market
 from volt.cli.demo.farm import Site
 from volt.contracts.clusters import ClusterForming, ClusterReady, ClusterReleased, LeaseCleared
 from volt.contracts.ledger import JobClosed
@@ -48,8 +49,9 @@ async def test_an_outage_longer_than_the_fence_restarts_the_job_and_fails_nobody
         assert isinstance(released, ClusterReleased)
         assert released.reason == "released"
         await run.observer.event(job, JobClosed)
-        report = audit([seen.entry for seen in run.observer.all])
-        assert report.findings == ()
+        entries = [seen.entry for seen in run.observer.all]
+        assert audit(entries).findings == ()
+        assert audit_market(entries).findings == ()
 
 
 async def _covered_again(run: Market, after: int) -> None:
@@ -72,6 +74,8 @@ def _went_on_undisturbed(run: Market, job: str) -> None:
     assert [event for event in events if isinstance(event, NodeLost)] == []
     formed = [event for event in events if isinstance(event, ClusterForming) and event.job == job]
     assert len(formed) == 1
-    report = audit([seen.entry for seen in run.observer.all])
+    entries = [seen.entry for seen in run.observer.all]
+    report, market_report = audit(entries), audit_market(entries)
     assert report.findings == ()
     assert report.charged_microusd > 0
+    assert (market_report.findings, market_report.held) == ((), 0)

@@ -15,7 +15,7 @@ import msgspec
 import psutil
 import pytest
 
-from volt.audit.report import LedgerReport
+from volt.audit.report import LedgerReport, MarketReport
 from volt.contracts.http import Balance, Job, JobWaiting, Offer
 from volt.embedded import Context, read_context
 from volt.sdk import Client
@@ -197,6 +197,18 @@ def test_the_bill_is_on_the_balance_and_the_audit_finds_it_right(house: House, r
     assert "balanced" in house.volt("ledger", "audit").stdout
 
 
+def test_the_market_is_audited_and_its_passes_are_repeated(house: House, running: str) -> None:
+    audit = house.volt("market", "audit", "--json")
+    assert audit.process.returncode == 0
+    report = msgspec.json.decode(audit.stdout, type=MarketReport)
+    assert report.findings == ()
+    assert report.leases >= len(house.job(running).members)
+    assert house.volt("market", "audit").stdout.startswith("every rule kept: ")
+    verified = house.volt("market", "verify")
+    assert verified.process.returncode == 0
+    assert verified.stdout.strip() == f"{report.passes} passes repeated, 0 of them come out otherwise"
+
+
 def test_explain_says_what_stands_in_the_way_and_ctrl_c_says_what_still_costs(house: House) -> None:
     arguments = ("--data", str(house.data), *TOO_MANY, "--", "true")
     deploying = house.open("deploying", "deploy", *arguments)
@@ -225,7 +237,7 @@ def test_a_cluster_grows_and_shrinks_by_its_buyer_s_wish(house: House) -> None:
     assert house.volt("release", job).process.returncode == 0
     lines = sorted(line for line in house.volt("logs", job).stdout.splitlines() if "rank 0" in line)
     assert lines == ["[1.0] rank 0 of 1", "[2.0] rank 0 of 2", "[3.0] rank 0 of 1"]
-    for check in (("ledger", "audit"), ("market", "verify")):
+    for check in (("ledger", "audit"), ("market", "verify"), ("market", "audit")):
         assert house.volt(*check).process.returncode == 0
 
 

@@ -15,6 +15,7 @@ import pytest_asyncio
 from benchmarks.market import Market, Seen, market
 from tests.support.crashing import FOLDER_VARIABLE, Shot, When, arm, is_armed
 from volt.audit.ledger import audit
+from volt.audit.market import audit_market
 from volt.cli.demo.farm import Node, Site, kill_tree
 from volt.contracts.clusters import (
     ClusterForming,
@@ -138,20 +139,11 @@ async def test_the_audit_finds_every_bill_right_to_the_micro_dollar(shooting_ran
     assert report.charged_microusd == report.paid_microusd + report.fee_microusd > 0
 
 
-async def test_no_gpu_was_leased_twice(shooting_range: Range) -> None:
-    leased: dict[str, str] = {}
-    for seen in shooting_range.run.observer.all:
-        match seen.entry.event:
-            case MarketCleared(gangs=gangs):
-                for grant in (grant for gang in gangs for grant in gang.grants):
-                    for uuid in grant.gpus:
-                        assert uuid not in leased, (uuid, leased[uuid], grant.lease)
-                        leased[uuid] = grant.lease
-            case LeaseCleared(lease=lease):
-                leased = {uuid: holder for uuid, holder in leased.items() if holder != lease}
-            case _:
-                continue
-    assert leased == {}
+async def test_no_gpu_was_leased_twice_and_every_grant_kept_the_rules_of_the_market(shooting_range: Range) -> None:
+    report = audit_market([seen.entry for seen in shooting_range.run.observer.all])
+    assert report.findings == ()
+    assert report.held == 0
+    assert report.gangs >= len(cells())
 
 
 async def _fired(folder: Path, service: str) -> None:

@@ -7,7 +7,7 @@ the same to the micro-dollar.
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TypeVar
 
 import pytest
@@ -15,9 +15,9 @@ import pytest
 from tests.simulation.wire import Crash, Moment
 from tests.simulation.world import BUYER, JOB, SERVICES, Outcome, play
 from volt.audit.ledger import audit
-from volt.contracts.clusters import ClusterReady, ClusterReleased, LeaseCleared, MemberLost, MembersWanted
+from volt.audit.market import audit_market
+from volt.contracts.clusters import ClusterReady, ClusterReleased, MemberLost, MembersWanted
 from volt.contracts.ledger import BillLine, ChargesPosted, JobClosed, LedgerEvent, hold, wallet
-from volt.contracts.log import Entry
 from volt.contracts.market import MarketCleared
 from volt.contracts.messages import Event
 from volt.contracts.nodes import NodeLost
@@ -95,8 +95,11 @@ def problems(outcome: Outcome) -> Iterator[str]:
     if outcome.stuck or outcome.dead_letters:
         yield f"stuck: {outcome.stuck}, dead: {outcome.dead_letters}"
     yield from (str(finding) for finding in audit(outcome.entries).findings)
+    market = audit_market(outcome.entries)
+    yield from (str(finding) for finding in market.findings)
+    if market.held:
+        yield f"{market.held} leases are never cleared"
     yield from _unanswered_losses(outcome)
-    yield from _double_leases(outcome.entries)
 
 
 def _unanswered_losses(outcome: Outcome) -> Iterator[str]:
@@ -107,21 +110,6 @@ def _unanswered_losses(outcome: Outcome) -> Iterator[str]:
     gangs = [gang for event in all_of(outcome, MarketCleared) for gang in event.gangs]
     if [(gang.attempt, len(gang.grants)) for gang in gangs] != [(0, 2), *((one.attempt, 1) for one in wanted)]:
         yield f"granted {gangs}"
-
-
-def _double_leases(entries: Sequence[Entry]) -> Iterator[str]:
-    leased: dict[str, str] = {}
-    for entry in entries:
-        match entry.event:
-            case MarketCleared(gangs=gangs):
-                for grant in (grant for gang in gangs for grant in gang.grants):
-                    yield from (f"{uuid} of {leased[uuid]} to {grant.lease}" for uuid in grant.gpus if uuid in leased)
-                    leased |= dict.fromkeys(grant.gpus, grant.lease)
-            case LeaseCleared(lease=lease):
-                leased = {uuid: holder for uuid, holder in leased.items() if holder != lease}
-            case _:
-                pass
-    yield from (f"{uuid} of {holder} is never cleared" for uuid, holder in leased.items())
 
 
 def all_of(outcome: Outcome, kind: type[E]) -> list[E]:

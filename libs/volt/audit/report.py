@@ -1,4 +1,4 @@
-"""What the audit of the ledger says."""
+"""What the audits say."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -32,6 +32,68 @@ Code = Literal[
 
 Stage = Literal["open", "ended", "closed", "unfunded"]
 """`ended`: over, and its last bill still waits for cover."""
+
+
+MarketCode = Literal[
+    "pass_out_of_order",
+    "job_unknown",
+    "granted_unfunded",
+    "granted_after_end",
+    "granted_twice",
+    "not_wanted",
+    "gang_not_whole",
+    "ranks_wrong",
+    "lease_misnumbered",
+    "node_repeated",
+    "node_not_offered",
+    "node_incomplete",
+    "node_excluded",
+    "gpu_not_offered",
+    "gpu_of_another_node",
+    "gpu_leased_twice",
+    "model_wrong",
+    "memory_short",
+    "interface_wrong",
+    "bandwidth_short",
+    "reliability_low",
+    "tier_wrong",
+    "terms_broken",
+    "place_wrong",
+    "apart",
+    "domain_wrong",
+    "price_wrong",
+    "price_above_cap",
+    "reserved_sold",
+]
+
+
+@dataclass(frozen=True)
+class MarketFinding:
+    """A rule of the market that a pass broke, at a place in the log. `about` is a job or a lease."""
+
+    code: MarketCode
+    seq: int
+    about: str
+    message: str
+
+
+@dataclass(frozen=True)
+class MarketReport:
+    """The whole market. What is void was granted and counts for nothing."""
+
+    passes: int
+    gangs: int
+    leases: int
+    void: int
+    """Gangs that came behind the end of their job, or of what they were wanted for."""
+    held: int
+    """Leases that are not cleared yet."""
+    findings: tuple[MarketFinding, ...]
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether every rule was."""
+        return not self.findings
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""`volt ledger audit`, `volt market verify`: what can be proved from the log alone."""
+"""`volt ledger audit`, `volt market audit`, `volt market verify`: what can be proved from the log alone."""
 
 import asyncio
 import subprocess
@@ -10,7 +10,8 @@ import msgspec
 from rich.text import Text
 
 from volt.audit.ledger import audit
-from volt.audit.report import LedgerReport
+from volt.audit.market import audit_market
+from volt.audit.report import LedgerReport, MarketReport
 from volt.cli.shared import CONNECT_SECONDS_MAX, EXIT_FAILED, Group, data_option, err, json_option, out, print_json
 from volt.cli.tables import table
 from volt.contracts.errors import Unavailable
@@ -34,12 +35,27 @@ def ledger() -> None:
 @json_option
 def audit_(data: Path | None, as_json: bool) -> None:
     """Recompute every bill and every balance from the log; exit 1 if anything is wrong."""
-    report = asyncio.run(_audit(read_context(data_folder(data)).nats_url))
+    report = audit(asyncio.run(_entries(data)))
     if as_json:
         print_json(report)
     else:
         _show(report)
     if not report.is_balanced:
+        sys.exit(EXIT_FAILED)
+
+
+@click.command("audit")
+@data_option
+@json_option
+def market_audit(data: Path | None, as_json: bool) -> None:
+    """Check every grant against bids, jobs and leases from the log; exit 1 if a rule was broken."""
+    telemetry.set_up("cli")
+    report = audit_market(asyncio.run(_entries(data)))
+    if as_json:
+        print_json(report)
+    else:
+        _show_market(report)
+    if not report.is_kept:
         sys.exit(EXIT_FAILED)
 
 
@@ -79,7 +95,9 @@ async def _reach(nats_url: str) -> None:
     await bus.close()
 
 
-async def _audit(nats_url: str) -> LedgerReport:
+async def _entries(data: Path | None) -> list[Entry]:
+    """All that can be read of the log. Raises BusUnavailable, and whatever a context can lack."""
+    nats_url = read_context(data_folder(data)).nats_url
     bus = await NatsBus.connect(nats_url, "audit", CONNECT_SECONDS_MAX)
     entries: list[Entry] = []
     try:
@@ -93,7 +111,7 @@ async def _audit(nats_url: str) -> LedgerReport:
                 break
     finally:
         await bus.close()
-    return audit(entries)
+    return entries
 
 
 def _show(report: LedgerReport) -> None:
@@ -121,3 +139,13 @@ def _show(report: LedgerReport) -> None:
         out.print(Text(f"{finding.code} at {finding.seq}, {finding.about}: {finding.message}", style="red"))
     verdict = "[green]balanced[/green]" if report.is_balanced else f"[red]{len(report.findings)} findings[/red]"
     out.print(f"{verdict}: {len(report.jobs)} jobs, every bill recomputed from the log")
+
+
+def _show_market(report: MarketReport) -> None:
+    for finding in report.findings:
+        out.print(Text(f"{finding.code} at {finding.seq}, {finding.about}: {finding.message}", style="red"))
+    verdict = "[green]every rule kept[/green]" if report.is_kept else f"[red]{len(report.findings)} findings[/red]"
+    out.print(
+        f"{verdict}: {report.passes} passes, {report.gangs} gangs, {report.leases} leases, "
+        f"each checked against the log; {report.void} gangs void, {report.held} leases not cleared yet"
+    )

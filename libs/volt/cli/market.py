@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 from rich.text import Text
 
-from volt.cli.audit import verify
+from volt.cli.audit import market_audit, verify
 from volt.cli.shared import Group, client, data_option, err, json_option, out, print_json
 from volt.cli.tables import table
 
@@ -50,6 +50,7 @@ def market() -> None:
     """Prices and depth, by model; and whether the market keeps its rules."""
 
 
+market.add_command(market_audit)
 market.add_command(verify)
 
 

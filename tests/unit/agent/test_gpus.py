@@ -32,16 +32,27 @@ def library_folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def shown(library_folder: Path, **driver: str) -> tuple[Gpu, ...]:
+    """What is found where the driver shows this."""
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(library_folder), **driver}
+    found = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, stdout=subprocess.PIPE, check=True)
+    return msgspec.json.decode(found.stdout.splitlines()[-1], type=tuple[Gpu, ...])
+
+
 def test_a_driver_shows_its_cards_and_intake_takes_them(library_folder: Path) -> None:
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(library_folder)}
-    shown = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, check=True)
-    gpus = msgspec.json.decode(shown.stdout, type=tuple[Gpu, ...])
+    gpus = shown(library_folder)
     assert [gpu.uuid for gpu in gpus] == [f"GPU-0000000{index}-aaaa-bbbb-cccc-dddddddddddd" for index in range(2)]
     bid = PlaceBid(
         account="lab", node="n1", request_id="r", gpus=gpus, terms=Terms(ask_microusd_per_gpu_hour=1_850_000)
     )
     assert bid_problem(bid) is None
     assert {gpu.model for gpu in canonical_gpus(bid)} == {"h100-80gb"}
+
+
+def test_a_card_that_has_fallen_off_the_bus_is_left_out_and_the_other_seven_are_offered(library_folder: Path) -> None:
+    """Reported as akash support#249."""
+    gpus = shown(library_folder, CARDS="8", SICK="3")
+    assert [gpu.uuid[:12] for gpu in gpus] == [f"GPU-0000000{index}" for index in range(8) if index != 3]
 
 
 def test_without_a_driver_it_says_to_declare_them() -> None:

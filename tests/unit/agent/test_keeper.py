@@ -7,7 +7,7 @@ import pytest
 
 from volt.contracts.jobs import Workload
 from volt.contracts.messages import Decoder
-from volt.contracts.nodes import DesiredLease, Phase, Report, ReportCleared, ReportPrepared
+from volt.contracts.nodes import DesiredLease, Phase, Report, ReportCleared, ReportFailed, ReportPrepared
 from volt.contracts.streams import COMMANDS
 from volt.runtime.memory import MemoryBus, MemoryClock
 from volt_agent import effects
@@ -18,10 +18,10 @@ from volt_agent.settings import Settings
 
 REPORTS_HEARD = 3
 SECONDS_MAX = 10.0
-_decoder: Decoder[Report] = Decoder(ReportCleared, ReportPrepared)
+_decoder: Decoder[Report] = Decoder(ReportCleared, ReportFailed, ReportPrepared)
 
 
-def desired(phase: Phase) -> DesiredLease:
+def desired(phase: Phase, *gpus: str) -> DesiredLease:
     return DesiredLease(
         lease="job-1",
         job="job",
@@ -29,20 +29,20 @@ def desired(phase: Phase) -> DesiredLease:
         generation=1,
         phase=phase,
         node_rank=0,
-        gpus=("GPU-0",),
+        gpus=gpus or ("GPU-0",),
         processes=1,
         workload=Workload(command=("true",)),
         grace_ms=1000,
     )
 
 
-async def keeper_of(folder: Path, phase: Phase) -> tuple[Keeper, MemoryBus]:
+async def keeper_of(folder: Path, phase: Phase, *gpus: str) -> tuple[Keeper, MemoryBus]:
     settings = Settings(nats_url="nats://127.0.0.1:1", account="provider", state=str(folder), price=1)
     bus = MemoryBus(MemoryClock())
     await bus.ensure(COMMANDS)
     heart = Heart(settings, "n1", "run")
-    node = Node("n1", settings, bus, ProcessRuntime("127.0.0.1", folder), heart, lambda: None)
-    return Keeper(node, desired(phase)), bus
+    node = Node("n1", settings, frozenset({"GPU-0"}), bus, ProcessRuntime("127.0.0.1", folder), heart, lambda: None)
+    return Keeper(node, desired(phase, *gpus)), bus
 
 
 async def heard(bus: MemoryBus) -> list[Report]:
@@ -77,5 +77,16 @@ async def test_that_a_lease_is_prepared_is_said_until_something_else_is_desired(
     reports = await heard(bus)
     assert len(set(map(repr, reports))) == 1
     assert isinstance(reports[0], ReportPrepared)
+    keeper.unlist()
+    await asyncio.wait_for(keeping, SECONDS_MAX)
+
+
+async def test_a_lease_of_a_card_that_has_fallen_out_is_refused_and_named(tmp_path: Path) -> None:
+    """Reported as akash support#137: of eight that were leased six came back. Each lease is judged by itself."""
+    keeper, bus = await keeper_of(tmp_path, "prepare", "GPU-0", "GPU-1")
+    keeping = asyncio.create_task(keeper.keep())
+    report = (await heard(bus))[0]
+    assert isinstance(report, ReportFailed)
+    assert (report.stage, report.message) == ("prepare", "WorkloadError: this node no longer has GPU-1")
     keeper.unlist()
     await asyncio.wait_for(keeping, SECONDS_MAX)

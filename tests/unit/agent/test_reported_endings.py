@@ -28,6 +28,7 @@ from volt_provisioner.causes import exit_code
 ADDRESS = "127.0.0.1"
 GRACE_MS = 2_000
 LONG_MS = 60_000
+GPUS = tuple(f"GPU-{number}" for number in range(8))
 SECONDS_MAX = 8.0
 _reports: Decoder[Report] = Decoder(ReportEnded, ReportPrepared, ReportStarted)
 _lines: Decoder[LogLines] = Decoder(LogLines)
@@ -40,7 +41,8 @@ class Lease:
         settings = Settings(nats_url="nats://127.0.0.1:1", account="provider", state=str(folder), price=1)
         beating = Heart(settings, "n1", "run")
         beating.acknowledged_ms = boot_ms() + LONG_MS
-        self._node = Node("n1", settings, bus, ProcessRuntime(ADDRESS, folder), beating, lambda: None)
+        runtime = ProcessRuntime(ADDRESS, folder)
+        self._node = Node("n1", settings, frozenset(GPUS), bus, runtime, beating, lambda: None)
         self._bus = bus
         self.keeper: Keeper | None = None
         self._keeping: asyncio.Task[None] | None = None
@@ -106,7 +108,7 @@ def _desired(phase: Phase, processes: int, workload: Workload) -> DesiredLease:
         generation=1,
         phase=phase,
         node_rank=0,
-        gpus=tuple(f"GPU-{number}" for number in range(processes)),
+        gpus=GPUS[:processes],
         processes=processes,
         workload=workload,
         manifest=manifest,

@@ -9,7 +9,19 @@ from hypothesis import strategies as st
 from tests.unit.billing.builders import kinds
 from tests.unit.billing.histories import History, refolded
 from volt.audit.ledger import audit
-from volt.contracts.ledger import CREDIT, JobClosed, JobUnfunded, hold
+from volt.contracts.ledger import (
+    CREDIT,
+    FEE,
+    FEE_BASIS_POINTS,
+    BillLine,
+    ChargesPosted,
+    JobClosed,
+    JobUnfunded,
+    earned,
+    hold,
+    pending,
+)
+from volt.contracts.units import BASIS_POINTS
 from volt_billing.states import Closed, Unfunded
 
 chances = st.integers(0, 2**32).map(Random)
@@ -43,6 +55,25 @@ def test_money_is_conserved_and_nobody_owes_at_any_place_in_the_log(chance: Rand
             balances[transfer.credit] += transfer.amount_microusd
             assert all(amount >= 0 for account, amount in balances.items() if account != CREDIT)
     assert balances.total() == 0
+
+
+@thorough
+@given(chances, st.integers(1, 60))
+def test_what_buyers_are_charged_is_what_providers_get_and_the_fee_bill_by_bill(chance: Random, steps: int) -> None:
+    """Budget balance: nothing is left over and nothing is missing, not even by rounding."""
+    history = History(chance)
+    history.run(steps)
+    lines: dict[str, BillLine] = {}
+    got: Counter[str] = Counter()
+    for event in history.world.ledger():
+        if isinstance(event, ChargesPosted | JobClosed):
+            lines |= {line.lease: line for line in event.lines}
+        for transfer in event.transfers:
+            got[transfer.credit] += transfer.amount_microusd
+            got[transfer.debit] -= transfer.amount_microusd
+        providers = sum(amount for account, amount in got.items() if account.startswith((pending(""), earned(""))))
+        assert providers + got[FEE] == sum(line.due_microusd for line in lines.values())
+        assert got[FEE] == sum(line.due_microusd * FEE_BASIS_POINTS // BASIS_POINTS for line in lines.values())
 
 
 @thorough

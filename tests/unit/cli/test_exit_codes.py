@@ -28,6 +28,8 @@ EVERY_READER = (
     ("explain",),
     ("balance",),
     ("ledger", "audit"),
+    ("market", "audit"),
+    ("market", "verify"),
     ("dlq", "list"),
     ("dlq", "show", "1"),
     ("dlq", "replay", "1"),
@@ -201,6 +203,7 @@ def test_a_context_that_cannot_be_read_is_named(arguments: tuple[str, ...], volt
     [
         ("dlq", "list", "--json"),
         ("ledger", "audit", "--json"),
+        ("market", "audit", "--json"),
         ("market", "verify", "--json"),
         ("account", "open", "lab", "--json"),
     ],

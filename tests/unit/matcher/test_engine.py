@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tests.unit.matcher.auditor import Auditor
 from tests.unit.matcher.builders import (
     AT_MS,
     A,
@@ -22,6 +21,7 @@ from tests.unit.matcher.builders import (
     spec,
     wanted,
 )
+from volt.audit.market import audit_market
 from volt.contracts.log import Entry
 from volt.contracts.market import Gang, MarketCleared
 from volt.contracts.messages import Event, encode
@@ -81,14 +81,14 @@ class World:
 
     async def log(self) -> list[Entry]:
         """Everything in the log, audited."""
-        auditor, entries = Auditor(), list[Entry]()
+        entries = list[Entry]()
         async for batch in self.bus.read(LOG.name, ("log.>",)):
             entries += [entry for entry in map(read_entry, batch.records) if isinstance(entry, Entry)]
             if batch.pending == 0:
                 break
         for number, entry in enumerate(entries, start=1):
             assert entry.seq == number
-            auditor.follow(entry)
+        assert audit_market(entries).findings == ()
         return entries
 
     async def said(self) -> list[MarketCleared]:

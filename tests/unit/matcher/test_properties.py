@@ -7,12 +7,10 @@ from random import Random
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.unit.matcher.auditor import cheapest_price_microusd
-from tests.unit.matcher.builders import (
-    Market,
-    alive,
-)
+from tests.unit.matcher.builders import AT_MS, Market, alive
+from tests.unit.matcher.oracle import Offered, cheapest_price_microusd
 from tests.unit.matcher.stories import Asked, Telling, asked, stories, supplies, told
+from volt.audit.market import audit_market
 from volt.contracts.bids import BidAccepted
 from volt.contracts.jobs import Level
 from volt.contracts.log import Entry
@@ -22,7 +20,8 @@ from volt_matcher.clear import clear
 from volt_matcher.domain import evolve
 from volt_matcher.lots import Request, Shape
 from volt_matcher.place import cheapest
-from volt_matcher.state import State, first_request
+from volt_matcher.reserve import ends_before, set_apart, standing
+from volt_matcher.state import State, first_request, openings
 
 
 def folded(entries: list[Entry]) -> State:
@@ -37,11 +36,12 @@ relaxed = settings(max_examples=50, deadline=None, suppress_health_check=[Health
 
 @given(stories)
 @relaxed
-def test_every_gang_is_whole_rightly_priced_together_and_of_gpus_that_nobody_holds(telling: Telling) -> None:
+def test_no_gpu_is_leased_twice_and_each_gang_is_whole_together_and_at_its_own_price(telling: Telling) -> None:
     story = told(telling)
-    held = {uuid for _, _, gpus in story.auditor.held.values() for uuid in gpus}
-    assert story.state.leased == held
-    assert set(story.state.leases) == set(story.auditor.held)
+    report = audit_market(story.entries)
+    assert report.findings == ()
+    assert report.held == len(story.state.leases)
+    assert story.state.leased == {uuid for lease in story.state.leases.values() for uuid in lease.gpus}
 
 
 @given(stories)
@@ -70,13 +70,17 @@ def test_a_market_always_comes_to_rest_and_stays_there(telling: Telling) -> None
 
 @given(stories)
 @relaxed
-def test_a_job_that_waits_at_rest_does_not_fit(telling: Telling) -> None:
+def test_a_job_that_waits_at_rest_does_not_fit_unless_what_it_wants_is_kept_for_another(telling: Telling) -> None:
     story = told(telling)
     story.arrive()
     story.settle()
-    for name in story.state.open - set(story.auditor.gangs):
-        request = first_request(story.auditor.specs[name], story.auditor.caps[name], 0)
-        assert cheapest(story.state.book, request) is None
+    state, at_ms = story.state, story.at_ms
+    for opening in openings(state, at_ms)[1]:
+        others = [one for one in standing(state, at_ms) if one.job != opening.job]
+        is_lent = opening.job not in state.reservations and ends_before(opening.request, others)
+        set_apart(state.book, state.lots, [] if is_lent else others)
+        assert cheapest(state.book, opening.request) is None, "what it wants is kept for nobody"
+        state.book.give_back()
 
 
 @given(supplies, asked)
@@ -89,7 +93,7 @@ def test_a_job_fits_exactly_when_some_set_of_nodes_does_and_pays_the_price_of_th
     market.job("j", what, cap_microusd)
     gang = market.gangs().get("j")
     price_microusd = gang.price_microusd_per_gpu_hour if gang else None
-    assert price_microusd == cheapest_price_microusd(list(bids), what, cap_microusd)
+    assert price_microusd == cheapest_price_microusd(Offered(bids, AT_MS), what, cap_microusd)
 
 
 @given(supplies, st.lists(asked, min_size=1, max_size=4), st.randoms(use_true_random=False))
@@ -114,7 +118,7 @@ def test_what_is_offered_instead_clears_as_said(bids: tuple[BidAccepted, ...], q
         market.job(f"j{number}", what, cap_microusd)
     for name, waiting in market.waiting().items():
         for one in waiting.alternatives:
-            request = changed(first_request(*queue[int(name[1:])], 0), one)
+            request = changed(first_request(*queue[int(name[1:])], AT_MS), one)
             placed = cheapest(market.state.book, request)
             assert placed is not None, one
             assert placed.price_microusd_per_gpu_hour == one.price_microusd_per_gpu_hour

@@ -131,6 +131,20 @@ def test_a_reservation_names_gpus_and_not_the_rest_of_the_node() -> None:
     assert (gang.job, nodes_of(gang)) == ("late", ["n2"]), "the other half of the node is kept"
 
 
+def test_of_leases_on_a_node_no_more_are_waited_for_than_have_to_end() -> None:
+    market = Market()
+    for node in ("n1", "n2"):
+        market.node(node)
+        for minutes in (60, 10):
+            market.job(f"{node}-{minutes}", lasting(minutes, spec(1, 4)))
+            market.settle()
+    market.job("gang", spec(2, 4, interconnect="fabric"))
+    market.settle()
+    market.at_ms += RESERVE_AFTER_MS
+    (said,) = market.settle()
+    assert said.reservations[0].free_ms == AT_MS + START_MS_MAX + 10 * MINUTE_MS
+
+
 def test_a_reservation_is_over_with_its_time_and_made_anew() -> None:
     hour = Hour(None, None, None, None)
     first = hour.starve()
