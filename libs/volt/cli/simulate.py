@@ -12,6 +12,9 @@ from volt.cli.shared import EXIT_FAILED, EXIT_INTERRUPTED, err, json_option, out
 from volt.contracts.errors import Unavailable
 
 HISTORY_SHOWN_MAX = 40
+SEED_DIGITS_MAX = 9
+TOTAL = b'{"runs"'
+"""How the line begins that is about all runs."""
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -59,18 +62,30 @@ def simulate(seeds: str, nodes: int, jobs: int, hours: float, workers: int, trac
     The same seed with the same options is the same run. Exits 1 if a law is broken; then the smallest plan that was
     found to break it is told (with --json), and its last events (with --trace).
     """
+    if not _is_range(seeds):
+        raise click.BadParameter(f"{seeds!r} is neither a seed nor like 1..20", param_hint="--seeds")
     options = {"seeds": seeds, "nodes": nodes, "jobs": jobs, "hours": hours, "workers": workers}
-    broken = 0
+    total = Total(0, 0, 0, 0)
     try:
         for line in _told([text for name, value in options.items() for text in (f"--{name}", str(value))]):
             if as_json:
                 click.echo(line)
-            else:
-                broken += _show(line, trace=trace)
+            if line.startswith(TOTAL):
+                total = msgspec.json.decode(line, type=Total)
+            elif not as_json:
+                _show(msgspec.json.decode(line, type=Line), trace=trace)
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
-    if broken:
+    if not as_json:
+        out.print(f"{total.runs} runs, {total.broken} broke a law; {total.events_per_second} events a second")
+    if total.broken:
         sys.exit(EXIT_FAILED)
+
+
+def _is_range(seeds: str) -> bool:
+    first, dots, last = seeds.partition("..")
+    ends = [first, last] if dots else [first]
+    return all(end.isdecimal() and len(end) <= SEED_DIGITS_MAX for end in ends) and int(ends[0]) <= int(ends[-1])
 
 
 def _told(options: list[str]) -> Iterator[bytes]:
@@ -81,24 +96,15 @@ def _told(options: list[str]) -> Iterator[bytes]:
         last = b""
         for last in simulator.stdout:
             yield last.rstrip()
-    if not last.startswith(b'{"runs"'):
+    if not last.startswith(TOTAL):
         raise Unavailable("the simulation has ended before its end; what is above says why")
 
 
-def _show(line: bytes, *, trace: bool) -> int:
-    """Shows a run, or the sum of all; 1 if it broke a law."""
-    if line.startswith(b'{"runs"'):
-        total = msgspec.json.decode(line, type=Total)
-        out.print(f"{total.runs} runs, {total.broken} broke a law; {total.events_per_second} events a second")
-        return 0
-    run = msgspec.json.decode(line, type=Line)
+def _show(run: Line, *, trace: bool) -> None:
     result = run.result
     how = f"BROKEN at {result.at_ms / 1000:.1f} s: {result.broken}" if result.broken else "every law held"
-    counts = (
-        f"{result.jobs_closed} jobs closed, {result.generations} generations, {result.log_events} events in the log"
-    )
+    counts = f"{result.jobs_closed} jobs closed, {result.generations} generations, {result.log_events} events logged"
     out.print(Text(f"seed {result.seed}: {how}; {counts}, {run.seconds:.1f} s"))
     if result.broken and trace:
         for happening in result.history[-HISTORY_SHOWN_MAX:]:
             err.print(Text(f"  {happening}"))
-    return int(bool(result.broken))
