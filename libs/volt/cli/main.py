@@ -21,6 +21,7 @@ _COMMANDS = {
     "account": "volt.cli.account:account",
     "deploy": "volt.cli.deploy:deploy",
     "scale": "volt.cli.deploy:scale",
+    "simulate": "volt.cli.simulate:simulate",
     "wait": "volt.cli.deploy:wait",
     "status": "volt.cli.jobs:status",
     "logs": "volt.cli.jobs:logs",

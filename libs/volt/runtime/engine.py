@@ -147,6 +147,7 @@ class Engine(Generic[S]):
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._fold_on())
             tasks.create_task(self._act_on())
+            tasks.create_task(self._tick_on())
 
     async def caught_up(self) -> None:
         """Returns once everything that the log held has been folded."""
@@ -259,17 +260,14 @@ class Engine(Generic[S]):
             except BusUnavailable as error:
                 _log.warning("effects_wait", service=self.definition.name, error=str(error))
                 await self._clock.sleep(RETRY_SECONDS)
-            await self._next_wake()
+            await self._wake.wait()
+            self._wake.clear()
 
-    async def _next_wake(self) -> None:
-        tick = asyncio.ensure_future(self._clock.sleep(self._tick_seconds))
-        wake = asyncio.ensure_future(self._wake.wait())
-        try:
-            await asyncio.wait({tick, wake}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            tick.cancel()
-            wake.cancel()
-        self._wake.clear()
+    async def _tick_on(self) -> None:
+        """Time alone may call for something."""
+        while True:
+            await self._clock.sleep(self._tick_seconds)
+            self._wake.set()
 
     async def _act(self) -> None:
         for _ in range(EFFECT_ROUNDS_MAX):

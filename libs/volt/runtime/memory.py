@@ -8,8 +8,10 @@ from contextlib import contextmanager
 
 from volt.contracts.errors import BusUnavailable
 from volt.contracts.streams import StreamSpec
-from volt.runtime.ports import READ_BATCH_RECORDS_MAX, Batch, Record, SequenceConflict, too_large
+from volt.runtime.ports import READ_BATCH_RECORDS_MAX, Batch, Clock, Record, SequenceConflict, too_large
 from volt.runtime.subjects import matches
+
+EPOCH_MS = 1_700_000_000_000
 
 
 class MemoryClock:
@@ -56,7 +58,7 @@ class MemoryBus:
     Faults are the caller's: `outage()` refuses everything, `lost_acks` stores and then claims not to have.
     """
 
-    def __init__(self, clock: MemoryClock, epoch_ms: int = 1_700_000_000_000) -> None:
+    def __init__(self, clock: Clock, epoch_ms: int = EPOCH_MS) -> None:
         self._clock = clock
         self._epoch_ms = epoch_ms
         self._streams: dict[str, _Stream] = {}
@@ -104,11 +106,16 @@ class MemoryBus:
         last_seq = last.seq if last else 0
         if expected_seq is not None and last_seq != expected_seq:
             raise SequenceConflict(f"{subject}: at {last_seq}, expected {expected_seq}")
-        seq = stream.store(subject, data, message_id, headers or {}, self.now_ms())
+        seq, is_new = stream.store(subject, data, message_id, headers or {}, self.now_ms())
+        if is_new:
+            self.saw(stream.newest())
         if self.lost_acks > 0:
             self.lost_acks -= 1
             raise BusUnavailable(f"no acknowledgement for {subject}")
         return seq
+
+    def saw(self, record: Record) -> None:
+        """Called with every record as it is stored, for whoever wants to look at all of them."""
 
     async def last(self, stream: str, subject: str) -> Record | None:
         await asyncio.sleep(0)
@@ -127,7 +134,7 @@ class MemoryBus:
         seen_seq, begun = after_seq, False
         while True:
             if self._away:
-                await source.changed()
+                await source.changed(subjects)
                 continue
             fresh = source.after(seen_seq, self.now_ms())
             found = [
@@ -145,7 +152,7 @@ class MemoryBus:
                 begun = True
                 yield Batch(batch, len(rest))
             else:
-                await source.changed()
+                await source.changed(subjects)
 
     def _reach(self) -> None:
         if self._away:
@@ -165,16 +172,22 @@ class _Stream:
         self._records: deque[Record] = deque()
         self._last_seq = 0
         self._seen: dict[str, tuple[int, int]] = {}
-        self._waiters: list[asyncio.Future[None]] = []
+        self._waiters: list[tuple[Sequence[str], asyncio.Future[None]]] = []
 
     def last_of(self, subject: str, now_ms: int) -> Record | None:
         self._forget(now_ms)
         return self._last.get(subject)
 
-    def store(self, subject: str, data: bytes, message_id: str | None, headers: Mapping[str, str], at_ms: int) -> int:
+    def newest(self) -> Record:
+        return self._records[-1]
+
+    def store(
+        self, subject: str, data: bytes, message_id: str | None, headers: Mapping[str, str], at_ms: int
+    ) -> tuple[int, bool]:
+        """The sequence of the message, and whether it is new."""
         self._forget(at_ms)
         if message_id in self._seen:
-            return self._seen[message_id][0]
+            return self._seen[message_id][0], False
         self._last_seq += 1
         record = Record(self._last_seq, at_ms, subject, data, headers)
         if self.spec.messages_per_subject_max == 1 and subject in self._last:
@@ -183,8 +196,8 @@ class _Stream:
         self._last[subject] = record
         if message_id is not None:
             self._seen[message_id] = (record.seq, at_ms)
-        self.wake()
-        return record.seq
+        self.wake(subject)
+        return record.seq, True
 
     def after(self, seq: int, now_ms: int) -> list[Record]:
         self._forget(now_ms)
@@ -199,16 +212,22 @@ class _Stream:
         self._records = deque(record for record in self._records if record.seq != seq)
         self._last = {record.subject: record for record in self._records}
 
-    async def changed(self) -> None:
+    async def changed(self, subjects: Sequence[str]) -> None:
+        """Returns when something on these subjects is new, or when the bus is back."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
+        self._waiters.append((subjects, waiter))
         await waiter
 
-    def wake(self) -> None:
+    def wake(self, subject: str | None = None) -> None:
+        """Wakes who waits for this subject, or everybody."""
         waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            if not waiter.done():
+        for subjects, waiter in waiters:
+            if waiter.done():
+                continue
+            if subject is None or any(matches(subject, one) for one in subjects):
                 waiter.set_result(None)
+            else:
+                self._waiters.append((subjects, waiter))
 
     def _forget(self, now_ms: int) -> None:
         """Drops the records and the message ids that are too old."""

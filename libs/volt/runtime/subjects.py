@@ -1,6 +1,11 @@
 """Subject filters, as NATS matches them."""
 
+from functools import lru_cache
 
+MATCHES_KEPT_MAX = 1 << 16
+
+
+@lru_cache(maxsize=MATCHES_KEPT_MAX)
 def matches(subject: str, pattern: str) -> bool:
     """Whether the filter `pattern` lets `subject` through."""
     tokens, wanted = subject.split("."), pattern.split(".")
