@@ -6,12 +6,14 @@ to `through_seq` can repeat it, byte for byte.
 """
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from volt.contracts.ids import GpuUuid, JobId, NodeId, lease_id
 from volt.contracts.market import Expired, Gang, Grant, MarketCleared, Quote, Reservation, Waiting
 from volt.contracts.messages import MESSAGE_BYTES_MAX, encode
+from volt.contracts.units import MS_PER_SECOND
 from volt_matcher.choose import choose, take
 from volt_matcher.explain import Unplaced, news, reason_of
 from volt_matcher.fields import PERMILLE, Competitor
@@ -19,6 +21,8 @@ from volt_matcher.lots import Lot, LotId
 from volt_matcher.place import Placement, cheapest
 from volt_matcher.reserve import (
     RESERVATIONS_MAX,
+    START_MS_MAX,
+    Sale,
     ends_before,
     is_starving,
     put_back,
@@ -176,16 +180,27 @@ class _Message:
         kept = standing(self.state, at_ms)
         models = {lot.model for one in kept for lot in one.lots}
         by_age = sorted(self.unplaced, key=lambda one: self.state.jobs[one.opening.job].admitted_seq)
+        sales = tuple(self._sales(at_ms))
         for opening, is_too_large in by_age:
             job = self.state.jobs[opening.job]
             if is_too_large or not isinstance(job, Queued) or not is_starving(job, at_ms):
                 continue
             if len(kept) + len(self.reservations) >= RESERVATIONS_MAX or models & opening.request.models:
                 continue
-            reservation = reservation_for(self.state, opening.job, opening.account, opening.request)
+            reservation = reservation_for(self.state, opening.job, opening.account, opening.request, sales)
             if reservation is not None and self._has_room(reservation):
                 self.reservations.append(reservation)
                 models.update(lot.model for lot in reservation.lots)
+
+    def _sales(self, at_ms: int) -> Iterator[Sale]:
+        """What this message grants is leased to whoever reads it, though not to this state."""
+        for gang in self.gangs:
+            job = self.state.jobs[gang.job]
+            seconds, until_ms = job.spec.max_duration_seconds, job.until_ms if isinstance(job, Placed) else None
+            if until_ms is None and seconds is not None:
+                until_ms = at_ms + START_MS_MAX + seconds * MS_PER_SECOND
+            for grant in gang.grants:
+                yield Sale(LotId(grant.node, gang.model), len(grant.gpus), until_ms)
 
     def explain(self) -> None:
         """What is new about the jobs that wait, against the supply that the grants leave, as far as there is room."""

@@ -6,15 +6,15 @@ becomes free, is sold to nobody else, except to jobs that are sure to have ended
 ends with its grant, its job, or its time; the job may then get another, on other lots.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from volt.contracts.ids import NodeId
 from volt.contracts.market import Reservation, ReservedLot
 from volt.contracts.units import MS_PER_SECOND
 from volt_matcher.book import Book
 from volt_matcher.feasible import is_excluded, suits
-from volt_matcher.lots import Lot, Request, Shape, level_of, shapes_allowed
+from volt_matcher.lots import Lot, LotId, Request, Shape, level_of, shapes_allowed
 from volt_matcher.price import is_affordable
 from volt_matcher.state import Queued, State
 
@@ -37,6 +37,14 @@ class Apart(NamedTuple):
     gpus: int
 
 
+class Sale(NamedTuple):
+    """GPUs of a lot that the pass itself has granted, and by when they will be free again; None if nobody knows."""
+
+    lot: LotId
+    gpus: int
+    until_ms: int | None
+
+
 def is_starving(job: Queued, at_ms: int) -> bool:
     """Whether it has waited for long enough to get a reservation."""
     return at_ms - job.since_ms >= RESERVE_AFTER_MS
@@ -47,9 +55,11 @@ def standing(state: State, at_ms: int) -> list[Reservation]:
     return [one for one in state.reservations.values() if at_ms < one.until_ms]
 
 
-def reservation_for(state: State, name: str, account: str, request: Request) -> Reservation | None:
+def reservation_for(
+    state: State, name: str, account: str, request: Request, sales: Iterable[Sale]
+) -> Reservation | None:
     """The lots to keep for a request, or None if it could never have enough of them."""
-    search = _Search(state, request)
+    search = _Search(state, request, sales)
     candidates = [one for shape in shapes_allowed(request) for one in search.candidates(shape)]
     if not candidates:
         return None
@@ -105,14 +115,21 @@ class _Candidate(NamedTuple):
 class _Search:
     """Looks for lots to keep for a request, leaving out the nodes of which something is kept for others."""
 
-    def __init__(self, state: State, request: Request) -> None:
+    def __init__(self, state: State, request: Request, sales: Iterable[Sale]) -> None:
         self._request = request
-        self._leases: dict[NodeId, list[tuple[int, int]]] = {}
+        self._sold = Counter[LotId]()
+        self._ends: dict[LotId, list[tuple[int, int]]] = {}
+        """Of each lot: when GPUs of it become free, and how many."""
         for lease in state.leases.values():
-            end_ms = NEVER_MS if lease.until_ms is None else lease.until_ms
-            self._leases.setdefault(lease.node, []).append((end_ms, len(lease.gpus)))
+            self._until(lease.until_ms, LotId(lease.node, lease.model), len(lease.gpus))
+        for sale in sales:
+            self._sold[sale.lot] += sale.gpus
+            self._until(sale.until_ms, sale.lot, sale.gpus)
         kept = {lot.node for one in standing(state, request.at_ms) for lot in one.lots}
         self._lots = [lot for node, lots in state.lots.items() if node not in kept for lot in lots]
+
+    def _until(self, until_ms: int | None, lot: LotId, gpus: int) -> None:
+        self._ends.setdefault(lot, []).append((NEVER_MS if until_ms is None else until_ms, gpus))
 
     def candidates(self, shape: Shape) -> Iterator[_Candidate]:
         """In each domain of the required level, the lots that will be free soonest."""
@@ -144,10 +161,10 @@ class _Search:
 
     def _free_ms(self, lot: Lot, gpus: int) -> int:
         """When so many of its GPUs will be free, as far as the ends of leases are known; 0 if they are now."""
-        free = len(lot.free)
+        free = len(lot.free) - self._sold[lot.key]
         if free >= gpus:
             return 0
-        for end_ms, count in sorted(self._leases.get(lot.node, ())):
+        for end_ms, count in sorted(self._ends.get(lot.key, ())):
             free += count
             if free >= gpus:
                 return end_ms

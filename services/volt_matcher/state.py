@@ -137,6 +137,7 @@ class Lease:
 
     job: JobId
     node: NodeId
+    model: str
     gpus: tuple[GpuUuid, ...]
     until_ms: int | None
     """By when it will have ended, if its job said how long it takes."""

@@ -57,7 +57,7 @@ def hold(state: State, gang: Gang, until_ms: int | None) -> None:
     granted = [uuid for grant in gang.grants for uuid in grant.gpus]
     assert state.leased.isdisjoint(granted), f"{gang.job} is granted GPUs that are leased"
     for grant in gang.grants:
-        state.leases[grant.lease] = Lease(gang.job, grant.node, grant.gpus, until_ms)
+        state.leases[grant.lease] = Lease(gang.job, grant.node, gang.model, grant.gpus, until_ms)
         state.leased_on[grant.node] = state.leased_on.get(grant.node, frozenset()).union(grant.gpus)
     state.leased.update(granted)
     _refresh_all(state, [grant.node for grant in gang.grants] + _owners(state, granted))

@@ -86,6 +86,8 @@ class House:
         self.billing = Folded(BILLING)
         self.away: set[str] = set()
         """Nodes that hear and say nothing."""
+        self.buyers: dict[str, str] = {}
+        """Whose each job is."""
         self._has: dict[str, tuple[int, str]] = {}
         """What each lease's node has of it: a generation, and how far it is."""
         for account in (BUYER, RIVAL):
@@ -150,7 +152,7 @@ class House:
 
     def lose(self, node: str) -> None:
         self.away.add(node)
-        self.write(NodeLost(account=OWNER, node=node, incarnation="1", at_ms=self.now_ms, cause="silent"))
+        self.write(lost(node, self.now_ms))
         self.settle()
 
     def come_back(self, *nodes: str) -> None:
@@ -161,13 +163,12 @@ class House:
         self.settle()
 
     def ask(self, job: str, spec: JobSpec, account: str = BUYER) -> None:
-        self.write(
-            JobAdmitted(account=account, job=job, request_id=job, at_ms=self.now_ms, request_digest="", spec=spec)
-        )
+        self.buyers[job] = account
+        self.write(admitted(job, spec, account, self.now_ms))
         self.settle()
 
     def release(self, job: str) -> None:
-        self.write(JobReleaseAccepted(account=BUYER, job=job, request_id="r", at_ms=self.now_ms))
+        self.write(released(job, self.buyers[job], self.now_ms))
         self.settle()
 
     def exits(self, job: str, code: int) -> None:
@@ -238,3 +239,15 @@ class House:
 
 def _whose(node: str, lease: DesiredLease) -> Whose:
     return Whose(account=OWNER, node=node, lease=lease.lease, generation=lease.generation)
+
+
+def admitted(job: str, spec: JobSpec, account: str, at_ms: int) -> JobAdmitted:
+    return JobAdmitted(account=account, job=job, request_id=job, at_ms=at_ms, request_digest="", spec=spec)
+
+
+def released(job: str, account: str, at_ms: int) -> JobReleaseAccepted:
+    return JobReleaseAccepted(account=account, job=job, request_id="r", at_ms=at_ms)
+
+
+def lost(node: str, at_ms: int) -> NodeLost:
+    return NodeLost(account=OWNER, node=node, incarnation="1", at_ms=at_ms, cause="silent")

@@ -2,7 +2,20 @@
 
 from msgspec.structs import replace
 
-from tests.unit.matcher.builders import AT_MS, USD, A, B, Market, cleared, nodes_of, released, spec
+from tests.unit.matcher.builders import (
+    AT_MS,
+    MODEL,
+    USD,
+    A,
+    B,
+    Market,
+    alive,
+    bid,
+    cleared,
+    nodes_of,
+    released,
+    spec,
+)
 from volt.contracts.jobs import JobSpec
 from volt.contracts.market import MarketCleared, Reservation
 from volt_matcher.effects import effects
@@ -143,6 +156,39 @@ def test_of_leases_on_a_node_no_more_are_waited_for_than_have_to_end() -> None:
     market.at_ms += RESERVE_AFTER_MS
     (said,) = market.settle()
     assert said.reservations[0].free_ms == AT_MS + START_MS_MAX + 10 * MINUTE_MS
+
+
+def test_what_the_same_pass_sells_is_not_free_to_be_kept() -> None:
+    """Of two nodes that are as cheap one is sold in the very pass: it is the last to be free, and not the first."""
+    market = Market()
+    for node in ("n1", "n2", "n3"):
+        market.node(node)
+        market.job(f"on-{node}", lasting(30))
+        market.settle()
+    market.job("gang", spec(2, 8, interconnect="fabric"))
+    market.settle()
+    market.at_ms += RESERVE_AFTER_MS
+    market.add(released("on-n1"), cleared("on-n1", "on-n1-1", "n1"))
+    market.job("endless", SMALL, cap_microusd=9 * USD)
+    (said,) = market.settle()
+    assert [gang.job for gang in said.gangs] == ["endless"]
+    assert {lot.node for lot in said.reservations[0].lots} == {"n2", "n3"}
+    assert said.reservations[0].free_ms == AT_MS + START_MS_MAX + 30 * MINUTE_MS
+
+
+def test_leases_of_another_model_free_nothing_of_this_one() -> None:
+    market = Market()
+    for node, model in (("n1", MODEL), ("n2", MODEL)):
+        both = replace(bid(node, 8), gpus=(*bid(node, 8).gpus, *bid(f"{node}-x", 8, model="other").gpus))
+        market.add(both, alive(node))
+        market.job(f"brief-{node}", lasting(1, spec(1, 8, models=("other",))))
+        market.job(f"long-{node}", lasting(60, spec(1, 8, models=(model,))))
+        market.settle()
+    market.job("gang", spec(2, 8, interconnect="fabric"))
+    market.settle()
+    market.at_ms += RESERVE_AFTER_MS
+    (said,) = market.settle()
+    assert said.reservations[0].free_ms == AT_MS + START_MS_MAX + 60 * MINUTE_MS
 
 
 def test_a_reservation_is_over_with_its_time_and_made_anew() -> None:
