@@ -106,6 +106,7 @@ def offers_of(node: Node, presence: Presence) -> Iterator[http.Offer]:
             state=presence.state,
             reliability_permille=presence.reliability_permille,
             tier=node.tier,
+            runtime=node.runtime,
         )
 
 

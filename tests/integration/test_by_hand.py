@@ -151,6 +151,7 @@ def test_offers_show_both_nodes(house: House) -> None:
     assert [(one.gpu, one.price_usd_per_gpu_hour, one.place.fabric) for one in offers] == [
         ("h100-80gb", "1.850000", "A")
     ] * 2
+    assert {one.runtime for one in offers} == {"process"}
     assert house.volt("offers").stdout.count("h100-80gb") == 2
     assert house.volt("offers", "--region", "us", "--json").stdout == "[]\n"
 

@@ -61,7 +61,11 @@ OPTIONS = (
     click.option(
         "--kind", type=click.Choice(KINDS), default="ddp", show_default=True, help="It sets how near nodes must be."
     ),
-    click.option("--image", default="", help="A container image, for nodes that run containers."),
+    click.option(
+        "--image",
+        default="",
+        help="A container image: only nodes that run images are taken then, and without one only others.",
+    ),
     click.option("--env", "variables", multiple=True, help="NAME=VALUE for every process."),
     click.option("--interconnect", type=click.Choice(LEVELS), help="How near the nodes must be."),
     click.option("--prefer", type=click.Choice(LEVELS), help="A nearer level that may cost more."),

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from volt.contracts.bids import Place, Tier
+from volt.contracts.bids import Place, Runtime, Tier
 from volt.contracts.clusters import ReleaseReason
 from volt.contracts.errors import Reason
 from volt.contracts.gpus import Interface
@@ -245,6 +245,7 @@ class Offer(Answer, frozen=True, kw_only=True):
     state: NodeState
     reliability_permille: int = 1_000
     tier: Tier = "community"
+    runtime: Runtime = "process"
 
 
 class OfferList(Answer, frozen=True, kw_only=True):
