@@ -4,6 +4,7 @@ import asyncio
 import importlib.util
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -209,7 +210,12 @@ def test_explain_says_what_stands_in_the_way_and_ctrl_c_says_what_still_costs(ho
     until(lambda: house.job(job).waiting is not None)
     waiting = msgspec.json.decode(house.volt("explain", job, "--json").stdout, type=JobWaiting)
     assert waiting.infeasible
-    assert waiting.message in house.volt("explain").stdout
+    explained = house.volt("explain").stdout
+    assert waiting.message in explained
+    suggested = [line.partition(" && volt deploy ")[2] for line in explained.splitlines() if "volt release" in line]
+    assert len(suggested) == len(waiting.alternatives) > 0
+    for command in suggested:
+        assert house.volt("deploy", "--dry-run", *shlex.split(command)).process.returncode == 0
     assert house.volt("release", job, "--json").process.returncode == 0
     assert house.volt("explain", "jnosuch").process.returncode == 4
 

@@ -28,6 +28,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     count: int | None
     nodes: int | None
     kind: WorkloadKind
+    processes_per_node: int | None
     image: str
     variables: tuple[str, ...]
     interconnect: Level | None
@@ -61,6 +62,7 @@ OPTIONS = (
     click.option(
         "--kind", type=click.Choice(KINDS), default="ddp", show_default=True, help="It sets how near nodes must be."
     ),
+    click.option("--processes-per-node", type=int, help="The default is one per GPU for ddp and fsdp, else one."),
     click.option(
         "--image",
         default="",
@@ -108,6 +110,7 @@ def terms_of(options: dict[str, object], command: Sequence[str]) -> JobTerms:
         nodes=asked.nodes,
         command=command,
         kind=asked.kind,
+        processes_per_node=asked.processes_per_node,
         image=asked.image,
         env=_environment(asked.variables),
         interconnect=asked.interconnect,

@@ -15,7 +15,7 @@ from volt.contracts.errors import Reason
 from volt.contracts.gpus import Interface
 from volt.contracts.ids import AccountId
 from volt.contracts.jobs import PREFERENCE_PERCENT, Level, WorkloadKind
-from volt.contracts.market import FilterCount
+from volt.contracts.market import Droppable, FilterCount
 
 HEALTH_PATH = "/healthz"
 JOBS_PATH = "/v1/jobs"
@@ -120,11 +120,18 @@ class JobMember(Answer, frozen=True, kw_only=True):
 
 
 class JobAlternative(Answer, frozen=True, kw_only=True):
-    """A change of the request that would clear now."""
+    """A change of the request that would clear now: in words, and as what is to be asked for instead.
+
+    None leaves that part of the request as it is; with `nodes` it is for `gpus` GPUs on so many nodes.
+    """
 
     change: str
     price_usd_per_gpu_hour: str
     gpus: int
+    nodes: int | None = None
+    max_price_usd_per_gpu_hour: str | None = None
+    interconnect: Level | None = None
+    dropped: Droppable | None = None
 
 
 class JobWaiting(Answer, frozen=True, kw_only=True):
@@ -148,6 +155,7 @@ class JobShape(Answer, frozen=True, kw_only=True):
     """None: whatever clears cheapest."""
     kind: WorkloadKind
     command: tuple[str, ...]
+    processes_per_node: int | None = None
     image: str
     env_names: tuple[str, ...]
     interconnect: Level
