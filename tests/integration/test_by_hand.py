@@ -291,6 +291,26 @@ def test_the_example_tells_of_a_wrong_address_in_one_line() -> None:
     assert "no bus at nats://127.0.0.1:1" in told.stderr
 
 
+def test_the_example_refuses_what_can_be_no_account() -> None:
+    command = [sys.executable, str(ROOT / "examples" / "publish_job.py"), "nats://127.0.0.1:1", "Lab!", "--", "true"]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_MAX, check=False)  # our own program
+    assert (told.returncode, told.stdout) == (2, "")
+    assert "'Lab!' is no account name" in told.stderr
+
+
+def test_the_example_is_left_by_ctrl_c_without_a_word_too_many(house: House) -> None:
+    context = read_context(house.data)
+    script = [sys.executable, str(ROOT / "examples" / "publish_job.py"), context.nats_url, context.account]
+    example = Terminal(house.folder, "left", [*script, "--gpu", "b200", "--", "true"])
+    house.terminals.append(example)
+    until(lambda: "waiting: " in example.stdout)
+    example.interrupt()
+    assert example.ends() == 130
+    job = example.stdout.splitlines()[0].removeprefix("requested ")
+    assert example.stderr == f"\nnot followed any longer; once requested, {job} goes on: `volt release {job}` ends it\n"
+    assert house.volt("release", job).process.returncode == 0
+
+
 def test_the_example_does_not_wait_for_ever_for_an_account_that_is_not_there(
     house: House, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -301,7 +321,7 @@ def test_the_example_does_not_wait_for_ever_for_an_account_that_is_not_there(
     spec.loader.exec_module(example)
     monkeypatch.setattr(example, "ANSWER_SECONDS_MAX", 1.0)
     monkeypatch.setattr(sys, "argv", ["publish_job", read_context(house.data).nats_url, "nosuch", "--", "true"])
-    assert asyncio.run(example.main()) == 1
+    assert asyncio.run(example.main(example.parse_arguments())) == 1
     told = capsys.readouterr().err
     assert "'nosuch'" in told
     assert "`volt dlq list`" in told
@@ -323,6 +343,9 @@ def test_a_restart_keeps_what_is_known_and_the_agents_come_back(house: House, ru
     assert not any(child.is_running() for child in children)
     stopped = house.volt("status", "--json")
     assert (stopped.process.returncode, stopped.stdout) == (5, "")
+    waiting = house.volt("wait", running)
+    assert (waiting.process.returncode, waiting.stdout) == (5, "")
+    assert "gateway_unreachable" in waiting.stderr
 
     house.up = house.start_up()
     assert read_context(house.data) == before
