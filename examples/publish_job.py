@@ -17,7 +17,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from volt.contracts.clusters import ClusterReleased
-from volt.contracts.ids import job_id
+from volt.contracts.ids import is_id, job_id
 from volt.contracts.jobs import JobRejected, RequestJob, Workload
 from volt.contracts.ledger import JobClosed, JobUnfunded
 from volt.contracts.log import decode_event
@@ -27,11 +27,11 @@ from volt.contracts.subjects import LOG_LEDGER, LOG_MARKET, command_job, log_clu
 
 CONNECT_SECONDS_MAX = 3.0
 ANSWER_SECONDS_MAX = 10.0
+EXIT_INTERRUPTED = 130
 
 
-async def main() -> int:
+async def main(arguments: argparse.Namespace) -> int:
     """Follows the job to its end; returns 0 if it completed."""
-    arguments = parse_arguments()
     request = RequestJob(
         account=arguments.account,
         request_id=arguments.request_id,
@@ -136,8 +136,20 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument("--request-id", default=f"example-{secrets.token_hex(4)}")
     parser.add_argument("command", nargs="+", help="what each process runs")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if not is_id(arguments.account):
+        parser.error(f"{arguments.account!r} is no account name: lower-case letters, digits, - and _, at most 64")
+    return arguments
 
 
 if __name__ == "__main__":
-    raise SystemExit(asyncio.run(main()))
+    arguments = parse_arguments()
+    try:
+        code = asyncio.run(main(arguments))
+    except KeyboardInterrupt:
+        job = job_id(arguments.account, arguments.request_id)
+        print(
+            f"\nnot followed any longer; once requested, {job} goes on: `volt release {job}` ends it", file=sys.stderr
+        )
+        code = EXIT_INTERRUPTED
+    raise SystemExit(code)

@@ -74,6 +74,7 @@ class Agent:
             gpus=self._gpus,
             terms=Terms(ask_microusd_per_gpu_hour=self._settings.price),
             place=self._settings.place,
+            runtime=self._settings.runtime,
         )
         await self._bus.publish(command_bid(bid.account, bid.node), encode(bid), message_id=bid.request_id)
         try:

@@ -1,14 +1,11 @@
 """Settings of an agent, from the environment; `volt agent run` sets them from its flags."""
 
-import re
 from pathlib import Path
 from typing import Literal
 
-from volt.contracts.bids import GPUS_PER_BID_MAX, Gpu, Place
-from volt.contracts.errors import Reason, Refused
+from volt.contracts.bids import Gpu, Place
+from volt.contracts.declared import parse_gpus
 from volt.runtime.settings import BusSettings
-
-_DECLARED = re.compile(r"(\d{1,2})x(\S{1,64})")
 
 
 class Settings(BusSettings, frozen=True, kw_only=True):
@@ -41,9 +38,5 @@ class Settings(BusSettings, frozen=True, kw_only=True):
 
 def declared_gpus(text: str, node: str) -> tuple[Gpu, ...]:
     """GPUs as declared by `COUNTxMODEL`. Raises Refused."""
-    match = _DECLARED.fullmatch(text)
-    count = int(match[1]) if match else 0
-    if match is None or not 1 <= count <= GPUS_PER_BID_MAX:
-        message = f"{text!r} declares no GPUs; write it like 8xh100-80gb, 1 to {GPUS_PER_BID_MAX} of them"
-        raise Refused(Reason(code="invalid_gpus", message=message, field="gpus", seen=text))
-    return tuple(Gpu(uuid=f"GPU-{node}-{index}", model=match[2]) for index in range(count))
+    count, model = parse_gpus(text)
+    return tuple(Gpu(uuid=f"GPU-{node}-{index}", model=model) for index in range(count))

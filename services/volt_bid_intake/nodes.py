@@ -101,6 +101,7 @@ def place_bid(nodes: Nodes, command: PlaceBid, asked: Asked) -> tuple[Event, ...
             changed=_still_changed(nodes.by_id.get(command.node), command),
             place=command.place,
             tier=command.tier,
+            runtime=command.runtime,
         ),
     )
 

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from volt.contracts.bids import (
     BANDWIDTH_GBPS_MAX,
 )
-from volt.contracts.errors import Reason, Refused
+from volt.contracts.declared import check_country, check_region
+from volt.contracts.errors import Reason, Refused, refused_for, shown
 from volt.contracts.gpus import GPU_MEMORY_MIB_MAX, resolve
 from volt.contracts.images import is_image_reference
 from volt.contracts.jobs import (
@@ -42,11 +43,7 @@ from volt.contracts.units import DURATION_SECONDS_MAX
 from volt_bid_intake.checks import (
     check_at_most,
     check_between,
-    check_country,
     check_price,
-    check_region,
-    refused_for,
-    shown,
 )
 
 GPUS_PER_JOB_MAX = NODES_MAX * GPUS_PER_NODE_MAX

@@ -11,17 +11,14 @@ from volt.contracts.bids import (
     PlaceBid,
     Terms,
 )
-from volt.contracts.errors import Reason, Refused
+from volt.contracts.declared import check_country, check_region
+from volt.contracts.errors import Reason, Refused, refused_for, shown
 from volt.contracts.gpus import GPU_MEMORY_MIB_MAX, GPU_NAME_CHARS_MAX, resolve
 from volt.contracts.units import DURATION_SECONDS_MAX
 from volt_bid_intake.checks import (
     check_at_most,
     check_between,
-    check_country,
     check_price,
-    check_region,
-    refused_for,
-    shown,
 )
 
 INSTANT_MS_MAX = 10**14

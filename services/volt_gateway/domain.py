@@ -183,6 +183,7 @@ def _bid(views: Views, event: bids.BidEvent) -> None:
                 terms={gpu.model: event.terms_of(gpu.model) for gpu in event.gpus},
                 place=event.place,
                 tier=event.tier,
+                runtime=event.runtime,
             )
         case bids.BidWithdrawn():
             node = replace(before, offered=False)

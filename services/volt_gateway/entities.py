@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from volt.contracts.bids import Gpu, Place, Terms, Tier
+from volt.contracts.bids import Gpu, Place, Runtime, Terms, Tier
 from volt.contracts.clusters import ReleaseReason
 from volt.contracts.errors import Reason
 from volt.contracts.http import (
@@ -75,6 +75,7 @@ class Node(Document, frozen=True, kw_only=True):
     """By model."""
     place: Place = Place()
     tier: Tier = "community"
+    runtime: Runtime = "process"
     leased: dict[str, tuple[str, ...]] = {}
     answered: tuple[tuple[str, Reason | None], ...] = ()
     """The last requests about it that its provider was answered, each with the reason of a refusal."""

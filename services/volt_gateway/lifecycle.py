@@ -246,6 +246,7 @@ def _shape(spec: jobs.JobSpec) -> JobShape:
         nodes=spec.shapes[0].nodes if len(spec.shapes) == 1 else None,
         kind=spec.workload.kind,
         command=spec.workload.command,
+        processes_per_node=spec.workload.processes_per_node,
         image=spec.workload.image,
         env_names=tuple(sorted(spec.workload.env)),
         interconnect=spec.interconnect,

@@ -135,6 +135,7 @@ def _bids(node: Node, presence: Presence | None) -> Iterator[Bid]:
             state=presence.state if presence else "unknown",
             reliability_permille=presence.reliability_permille if presence else RELIABILITY_PERMILLE_MAX,
             tier=node.tier,
+            runtime=node.runtime,
             place=node.place,
         )
 

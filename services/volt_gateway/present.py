@@ -10,6 +10,7 @@ from volt.contracts.ledger import BillLine
 from volt.contracts.market import Waiting
 from volt.contracts.units import format_usd
 from volt_gateway.entities import Job, Member, Node, Presence, Quote
+from volt_gateway.wording import in_words
 
 
 def job_answer(job: Job, queue_position: int | None = None) -> http.Job:
@@ -107,6 +108,7 @@ def offers_of(node: Node, presence: Presence) -> Iterator[http.Offer]:
             state=presence.state,
             reliability_permille=presence.reliability_permille,
             tier=node.tier,
+            runtime=node.runtime,
         )
 
 
@@ -118,7 +120,13 @@ def _waiting(waiting: Waiting, queue_position: int | None = None) -> http.JobWai
         funnel=waiting.funnel,
         alternatives=tuple(
             http.JobAlternative(
-                change=one.change, price_usd_per_gpu_hour=format_usd(one.price_microusd_per_gpu_hour), gpus=one.gpus
+                change=in_words(one),
+                price_usd_per_gpu_hour=format_usd(one.price_microusd_per_gpu_hour),
+                gpus=one.gpus,
+                nodes=one.nodes,
+                max_price_usd_per_gpu_hour=_usd_if_known(one.max_price_microusd_per_gpu_hour),
+                interconnect=one.interconnect,
+                dropped=one.dropped,
             )
             for one in waiting.alternatives
         ),

@@ -1,62 +1,110 @@
-"""What would clear now instead of what was asked for. Everything offered here was found by the search that grants."""
+"""What would clear now instead of what was asked for. Everything offered here was found by the search that grants.
 
-from collections.abc import Callable
+One of each kind, the nearest first: a higher cap, one constraint less, nodes less near to each other, as many GPUs on
+more nodes, fewer GPUs. If no single change clears, a higher cap beside another one may.
+"""
+
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import islice
+from typing import assert_never, get_args
 
-from volt.contracts.jobs import NODES_MAX
-from volt.contracts.market import Alternative
-from volt.contracts.units import format_usd
+from msgspec import structs
+
+from volt.contracts.jobs import NODES_MAX, Level
+from volt.contracts.market import Alternative, Droppable
 from volt_matcher.book import Book
-from volt_matcher.lots import Request, Shape, level_of
+from volt_matcher.lots import Request, Shape
 from volt_matcher.place import Placement, cheapest
-from volt_matcher.topology import broader_than
+from volt_matcher.topology import LEVELS, broader_than
 
-ALTERNATIVES_MAX = 3
+_DROPPABLE: tuple[Droppable, ...] = get_args(Droppable)
 
 
 def alternatives(book: Book, request: Request) -> tuple[Alternative, ...]:
     """Changes of the request that clear now."""
-    changes = (_dearer, _elsewhere, _looser, _other_shape, _fewer)
-    clearing = (found for change in changes if (found := change(book, request)) is not None)
-    return tuple(islice(clearing, ALTERNATIVES_MAX))
+    found = tuple(_clearing(book, request))
+    if found or request.cap_microusd_per_gpu_hour is None:
+        return found
+    return tuple(_clearing(book, replace(request, cap_microusd_per_gpu_hour=None), is_cap_lifted=True))
+
+
+def _clearing(book: Book, request: Request, *, is_cap_lifted: bool = False) -> Iterator[Alternative]:
+    for change in (_dearer, _without, _looser, _other_shape, _fewer):
+        found = change(book, request)
+        if found is not None and is_cap_lifted:
+            yield structs.replace(found, max_price_microusd_per_gpu_hour=found.price_microusd_per_gpu_hour)
+        elif found is not None:
+            yield found
 
 
 def _dearer(book: Book, request: Request) -> Alternative | None:
     placed = cheapest(book, replace(request, cap_microusd_per_gpu_hour=None))
     if placed is None:
         return None
-    return _alternative(placed, f"a cap of ${format_usd(placed.price_microusd_per_gpu_hour)} per GPU-hour")
+    return structs.replace(_alternative(placed), max_price_microusd_per_gpu_hour=placed.price_microusd_per_gpu_hour)
 
 
-def _elsewhere(book: Book, request: Request) -> Alternative | None:
-    if not request.regions and not request.regions_denied:
-        return None
-    placed = cheapest(book, replace(request, regions=frozenset(), regions_denied=frozenset()))
-    if placed is None:
-        return None
-    regions = sorted({lot.place.region or "an unknown one" for lot in placed.lots})
-    return _alternative(placed, f"another region: {', '.join(regions)}")
+def _without(book: Book, request: Request) -> Alternative | None:
+    """The first constraint that can be dropped alone."""
+    for constraint in _DROPPABLE:
+        freed = _freed(request, constraint)
+        placed = cheapest(book, freed) if freed != request else None
+        if placed is not None:
+            return structs.replace(_alternative(placed), dropped=constraint, places=_places(placed, constraint))
+    return None
+
+
+def _freed(request: Request, constraint: Droppable) -> Request:
+    """The request without a constraint."""
+    match constraint:
+        case "image":
+            return replace(request, runtime="process")
+        case "min_memory_mib":
+            return replace(request, min_memory_mib=0)
+        case "interface":
+            return replace(request, interface=None)
+        case "min_bandwidth_gbps":
+            return replace(request, min_bandwidth_gbps=0)
+        case "min_reliability_permille":
+            return replace(request, min_reliability_permille=0)
+        case "tier":
+            return replace(request, tier=None)
+        case "regions":
+            return replace(request, regions=frozenset(), regions_denied=frozenset())
+        case "countries":
+            return replace(request, countries=frozenset(), countries_denied=frozenset())
+        case "providers_excluded":
+            return replace(request, providers_excluded=frozenset())
+        case other:
+            assert_never(other)
+
+
+def _places(placed: Placement, constraint: Droppable) -> tuple[str, ...]:
+    if constraint == "regions":
+        return tuple(sorted({lot.place.region for lot in placed.lots}))
+    return tuple(sorted({lot.place.country for lot in placed.lots})) if constraint == "countries" else ()
 
 
 def _looser(book: Book, request: Request) -> Alternative | None:
-    for level in broader_than(level_of(request, request.nodes)):
+    if request.interconnect not in LEVELS or all(shape.nodes == 1 for shape in request.shapes):
+        return None
+    for level in broader_than(request.interconnect):
         placed = cheapest(book, replace(request, interconnect=level))
         if placed is not None:
-            where = "anywhere" if level == "any" else f"in one {level}"
-            return _alternative(placed, f"nodes {where} instead of in one {request.level}")
+            return structs.replace(_alternative(placed), interconnect=level)
     return None
 
 
 def _other_shape(book: Book, request: Request) -> Alternative | None:
-    """As many GPUs, on more nodes with fewer each."""
+    """As many GPUs, on more nodes with fewer each; in one fabric if it was NVLink that is given up."""
     gpus = request.nodes * request.gpus_per_node
+    level: Level = "fabric" if request.interconnect == "nvlink" else request.interconnect
     for nodes in range(request.nodes + 1, min(gpus, NODES_MAX) + 1):
         if gpus % nodes:
             continue
-        placed = cheapest(book, _shaped(request, nodes, gpus // nodes))
+        placed = cheapest(book, replace(request, shapes=(Shape(nodes, gpus // nodes),), interconnect=level))
         if placed is not None:
-            return _alternative(placed, _shape(nodes, gpus // nodes))
+            return _reshaped(placed, level)
     return None
 
 
@@ -64,20 +112,17 @@ def _fewer(book: Book, request: Request) -> Alternative | None:
     """The most GPUs that clear with fewer nodes or, failing that, with fewer on each."""
 
     def with_nodes(nodes: int) -> Request:
-        return _shaped(request, nodes, request.gpus_per_node)
+        return replace(request, shapes=(Shape(nodes, request.gpus_per_node),))
 
     def with_each(gpus_per_node: int) -> Request:
-        return _shaped(request, request.nodes, gpus_per_node)
+        return replace(request, shapes=(Shape(request.nodes, gpus_per_node),))
 
     found = [
         _largest(book, with_nodes, request.nodes - 1),
         _largest(book, with_each, request.gpus_per_node - 1),
     ]
     clearing = [one for one in found if one is not None]
-    if not clearing:
-        return None
-    best = max(clearing, key=lambda one: one.gpus)
-    return _alternative(best, _shape(len(best.lots), best.gpus_per_node))
+    return _reshaped(max(clearing, key=lambda one: one.gpus), request.interconnect) if clearing else None
 
 
 def _largest(book: Book, request_of: Callable[[int], Request], high: int) -> Placement | None:
@@ -93,18 +138,14 @@ def _largest(book: Book, request_of: Callable[[int], Request], high: int) -> Pla
     return best
 
 
-def _alternative(placed: Placement, change: str) -> Alternative:
-    price_microusd = placed.price_microusd_per_gpu_hour
-    return Alternative(change=change, price_microusd_per_gpu_hour=price_microusd, gpus=placed.gpus)
+def _reshaped(placed: Placement, level: Level) -> Alternative:
+    """Several nodes name their level: left out, it would be the usual one for so many."""
+    nodes = len(placed.lots)
+    return structs.replace(_alternative(placed), nodes=nodes, interconnect=level if nodes > 1 else None)
 
 
-def _shaped(request: Request, nodes: int, gpus_per_node: int) -> Request:
-    return replace(request, shapes=(Shape(nodes, gpus_per_node),))
-
-
-def _shape(nodes: int, each: int) -> str:
-    gpus = "1 GPU" if each == 1 else f"{each} GPUs"
-    return f"{nodes_in_words(nodes)} with {gpus}" + (" each" if nodes > 1 else "")
+def _alternative(placed: Placement) -> Alternative:
+    return Alternative(price_microusd_per_gpu_hour=placed.price_microusd_per_gpu_hour, gpus=placed.gpus)
 
 
 def nodes_in_words(count: int) -> str:

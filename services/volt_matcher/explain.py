@@ -101,12 +101,14 @@ def _message(request: Request, short: Shortfall) -> str:
             return _of_free_gpus(request, short)
         case "interconnect":
             return _of_interconnect(request, short)
-        case "region":
-            return f"{nodes_in_words(kept)} in the regions asked for, {needed} needed{_together(request)}"
-        case "country":
-            return f"{nodes_in_words(kept)} in the countries asked for, {needed} needed{_together(request)}"
+        case "region" | "country" as place:
+            places = "regions" if place == "region" else "countries"
+            return f"{nodes_in_words(kept)} in the {places} asked for, {needed} needed{_together(request)}"
         case "price":
             return _of_price(request, short)
+        case "runtime":
+            run = "images" if request.runtime == "docker" else "jobs without an image"
+            return f"{nodes_in_words(kept)} that run {run}, {needed} needed"
         case "terms":
             return f"{nodes_in_words(kept)} whose terms allow so few GPUs for so long, {needed} needed"
         case other:

@@ -1,6 +1,6 @@
 """Whether a lot can serve a request, and by which filter it is refused if not.
 
-    alive, excluded, model, memory, interface, bandwidth, reliability, tier, terms, free_gpus
+    alive, excluded, model, memory, interface, bandwidth, reliability, tier, runtime, terms, free_gpus
     interconnect (it is about all nodes of a gang together; see `explain`)
     region, country, price
 
@@ -50,6 +50,8 @@ def unsuited_by(lot: Lot, request: Request, gpus: int) -> str:
         return "reliability"
     if request.tier == "datacenter" and lot.tier != "datacenter":
         return "tier"
+    if lot.runtime != request.runtime:
+        return "runtime"
     return "" if _accepts(lot, request, gpus) else "terms"
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from volt.contracts.bids import Place, Tier
+from volt.contracts.bids import Place, Runtime, Tier
 from volt.contracts.gpus import Interface
 from volt.contracts.ids import AccountId, GpuUuid, NodeId
 from volt.contracts.jobs import Level
@@ -39,6 +39,7 @@ class Lot:
     interface: Interface | None = None
     bandwidth_gbps: int = 0
     tier: Tier = "community"
+    runtime: Runtime = "process"
     reliability_permille: int = 1000
     min_gpus: int = 1
     max_duration_seconds: int | None = None
@@ -78,6 +79,7 @@ class Request:
     min_bandwidth_gbps: int = 0
     min_reliability_permille: int = 0
     tier: Tier | None = None
+    runtime: Runtime = "process"
     regions: frozenset[str] = frozenset()
     regions_denied: frozenset[str] = frozenset()
     countries: frozenset[str] = frozenset()

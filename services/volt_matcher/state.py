@@ -240,6 +240,7 @@ def first_request(spec: JobSpec, cap_microusd_per_gpu_hour: int | None, at_ms: i
         min_bandwidth_gbps=spec.min_bandwidth_gbps,
         min_reliability_permille=spec.min_reliability_permille,
         tier=spec.tier,
+        runtime=spec.workload.runtime,
         regions=frozenset(spec.regions),
         regions_denied=frozenset(spec.regions_denied),
         countries=frozenset(spec.countries),

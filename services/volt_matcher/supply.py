@@ -147,6 +147,7 @@ def _lots(state: State, name: NodeId) -> Iterator[Lot]:
             interface=BY_SLUG[model].interface if model in BY_SLUG else None,
             bandwidth_gbps=bid.place.bandwidth_gbps,
             tier=bid.tier,
+            runtime=bid.runtime,
             reliability_permille=state.reliability_permille.get((bid.account, name), RELIABILITY_PERMILLE_MAX),
             min_gpus=terms.gpus_min,
             max_duration_seconds=terms.max_duration_seconds,

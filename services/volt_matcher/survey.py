@@ -1,6 +1,6 @@
 """How many lots each filter lets through, for the requests that could not be placed: the answer to "why".
 
-    alive, excluded, model, memory, interface, bandwidth, reliability, tier, terms, free_gpus
+    alive, excluded, model, memory, interface, bandwidth, reliability, tier, runtime, terms, free_gpus
                                             must leave as many lots of one model as nodes are needed
     interconnect, region, country, price    must leave as many within one domain of the required level
 
@@ -19,7 +19,7 @@ from volt_matcher.feasible import displaced_by, is_excluded, unsuited_by
 from volt_matcher.lots import Lot, LotId, Request, Shape, level_of
 from volt_matcher.state import State
 
-LOT_FILTERS = ("model", "memory", "interface", "bandwidth", "reliability", "tier", "terms", "free_gpus")
+LOT_FILTERS = ("model", "memory", "interface", "bandwidth", "reliability", "tier", "runtime", "terms", "free_gpus")
 PLACE_FILTERS = ("region", "country")
 ALWAYS = frozenset({"alive", "excluded", "model", "memory", "free_gpus", "interconnect", "region", "price"})
 

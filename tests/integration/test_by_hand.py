@@ -4,6 +4,7 @@ import asyncio
 import importlib.util
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -151,6 +152,7 @@ def test_offers_show_both_nodes(house: House) -> None:
     assert [(one.gpu, one.price_usd_per_gpu_hour, one.place.fabric) for one in offers] == [
         ("h100-80gb", "1.850000", "A")
     ] * 2
+    assert {one.runtime for one in offers} == {"process"}
     assert house.volt("offers").stdout.count("h100-80gb") == 2
     assert house.volt("offers", "--region", "us", "--json").stdout == "[]\n"
 
@@ -220,7 +222,12 @@ def test_explain_says_what_stands_in_the_way_and_ctrl_c_says_what_still_costs(ho
     until(lambda: house.job(job).waiting is not None)
     waiting = msgspec.json.decode(house.volt("explain", job, "--json").stdout, type=JobWaiting)
     assert waiting.infeasible
-    assert waiting.message in house.volt("explain").stdout
+    explained = house.volt("explain").stdout
+    assert waiting.message in explained
+    suggested = [line.partition(" && volt deploy ")[2] for line in explained.splitlines() if "volt release" in line]
+    assert len(suggested) == len(waiting.alternatives) > 0
+    for command in suggested:
+        assert house.volt("deploy", "--dry-run", *shlex.split(command)).process.returncode == 0
     assert house.volt("release", job, "--json").process.returncode == 0
     assert house.volt("explain", "jnosuch").process.returncode == 4
 
@@ -312,6 +319,26 @@ def test_the_example_tells_of_a_wrong_address_in_one_line() -> None:
     assert "no bus at nats://127.0.0.1:1" in told.stderr
 
 
+def test_the_example_refuses_what_can_be_no_account() -> None:
+    command = [sys.executable, str(ROOT / "examples" / "publish_job.py"), "nats://127.0.0.1:1", "Lab!", "--", "true"]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_MAX, check=False)  # our own program
+    assert (told.returncode, told.stdout) == (2, "")
+    assert "'Lab!' is no account name" in told.stderr
+
+
+def test_the_example_is_left_by_ctrl_c_without_a_word_too_many(house: House) -> None:
+    context = read_context(house.data)
+    script = [sys.executable, str(ROOT / "examples" / "publish_job.py"), context.nats_url, context.account]
+    example = Terminal(house.folder, "left", [*script, "--gpu", "b200", "--", "true"])
+    house.terminals.append(example)
+    until(lambda: "waiting: " in example.stdout)
+    example.interrupt()
+    assert example.ends() == 130
+    job = example.stdout.splitlines()[0].removeprefix("requested ")
+    assert example.stderr == f"\nnot followed any longer; once requested, {job} goes on: `volt release {job}` ends it\n"
+    assert house.volt("release", job).process.returncode == 0
+
+
 def test_the_example_does_not_wait_for_ever_for_an_account_that_is_not_there(
     house: House, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -322,7 +349,7 @@ def test_the_example_does_not_wait_for_ever_for_an_account_that_is_not_there(
     spec.loader.exec_module(example)
     monkeypatch.setattr(example, "ANSWER_SECONDS_MAX", 1.0)
     monkeypatch.setattr(sys, "argv", ["publish_job", read_context(house.data).nats_url, "nosuch", "--", "true"])
-    assert asyncio.run(example.main()) == 1
+    assert asyncio.run(example.main(example.parse_arguments())) == 1
     told = capsys.readouterr().err
     assert "'nosuch'" in told
     assert "`volt dlq list`" in told
@@ -344,6 +371,9 @@ def test_a_restart_keeps_what_is_known_and_the_agents_come_back(house: House, ru
     assert not any(child.is_running() for child in children)
     stopped = house.volt("status", "--json")
     assert (stopped.process.returncode, stopped.stdout) == (5, "")
+    waiting = house.volt("wait", running)
+    assert (waiting.process.returncode, waiting.stdout) == (5, "")
+    assert "gateway_unreachable" in waiting.stderr
 
     house.up = house.start_up()
     assert read_context(house.data) == before

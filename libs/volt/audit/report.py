@@ -57,6 +57,7 @@ MarketCode = Literal[
     "bandwidth_short",
     "reliability_low",
     "tier_wrong",
+    "runtime_wrong",
     "terms_broken",
     "place_wrong",
     "apart",

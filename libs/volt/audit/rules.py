@@ -125,6 +125,8 @@ def _of_kind(bid: BidAccepted, spec: JobSpec, grant: Grant) -> Iterator[Breach]:
         yield "bandwidth_short", lease, message
     if spec.tier == "datacenter" and bid.tier != "datacenter":
         yield "tier_wrong", lease, f"{grant.node} is of tier {bid.tier}"
+    if bid.runtime != spec.workload.runtime:
+        yield "runtime_wrong", lease, f"{grant.node} runs workloads by {bid.runtime}, not {spec.workload.runtime}"
     if bid.account in spec.providers_excluded:
         yield "node_excluded", lease, f"{grant.node} is {bid.account}'s, whom the job excludes"
 

@@ -41,8 +41,9 @@ def open_(
 ) -> None:
     """Open the account NAME and print its key, once: it is stored nowhere else but in a context.
 
-    With --into DIR, `--data DIR` acts for it from then on; without, commands do so while VOLT_API_KEY is the key. Where
-    no context is at hand, --nats-url says where to ask; --gateway-url then goes into the context that is written.
+    With --into DIR, `--data DIR` acts for it from then on; without, commands do so while VOLT_API_KEY is the key and
+    no --data is given. Where no context is at hand, --nats-url says where to ask; --gateway-url then goes into the
+    context that is written.
     """
     if not is_id(name):
         message = f"{name!r} is no account name: lower-case letters, digits, - and _, at most 64"
@@ -66,7 +67,7 @@ def open_(
     else:
         click.echo(opened.api_key)
     if into is None:
-        err.print(f"the key is kept nowhere; with {KEY_VARIABLE} set to it, commands act for {name}")
+        err.print(f"the key is kept nowhere; with {KEY_VARIABLE} set to it, commands without --data act for {name}")
         return
     write_context(into, opened)
     err.print(f"its context is in {into / CONTEXT_FILE}; use it with --data {into}", markup=False)

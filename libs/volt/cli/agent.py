@@ -1,7 +1,6 @@
 """`volt agent run`: this machine as a node."""
 
 import os
-import re
 import socket
 import sys
 from pathlib import Path
@@ -10,19 +9,15 @@ from urllib.parse import urlsplit
 import click
 import platformdirs
 
-from volt.cli.shared import Group, data_option, err, profile
-from volt.contracts.bids import GPUS_PER_BID_MAX
-from volt.contracts.errors import Reason, Refused
+from volt.cli.shared import KEY_VARIABLE, Group, data_option, err, profile
+from volt.contracts.declared import check_country, check_region, parse_gpus
+from volt.contracts.errors import refused_for, shown
 from volt.contracts.gpus import resolve
-from volt.contracts.ids import is_id
 from volt.contracts.units import parse_usd
 from volt.embedded import data_folder, read_context
 
 BUS_PORT = 4222
 BUS_LOOK_SECONDS_MAX = 1.0
-
-_GPUS = re.compile(r"(\d{1,2})x(\S{1,64})")
-_COUNTRY = re.compile(r"[A-Z]{2}")
 
 
 @click.group(cls=Group)
@@ -82,7 +77,7 @@ def run(
         nats_url, account = nats_url or context.nats_url, account or context.account
     _check(gpus, region, country)
     environment = {
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if name != KEY_VARIABLE},
         "VOLT_PROFILE": profile(),
         "VOLT_NATS_URL": nats_url,
         "VOLT_ACCOUNT": account,
@@ -112,27 +107,19 @@ def _ask_microusd(price: str) -> int:
         if ask_microusd <= 0:
             raise ValueError(f"{price!r} is not above zero")
     except ValueError as error:
-        raise Refused(Reason(code="invalid_price", message=str(error), field="price", seen=price)) from error
+        raise refused_for("invalid_price", "price", price, str(error)) from error
     return ask_microusd
 
 
 def _check(gpus: str, region: str, country: str) -> None:
     """Refuses at once what intake would refuse of this node's first bid."""
     if gpus:
-        declared = _GPUS.fullmatch(gpus)
-        if declared is None or not 1 <= int(declared[1]) <= GPUS_PER_BID_MAX:
-            raise _refused(
-                "gpus", gpus, f"declares no GPUs; write it like 8xh100-80gb, 1 to {GPUS_PER_BID_MAX} of them"
-            )
-        resolve(declared[2])
-    if region and not is_id(region):
-        raise _refused("region", region, "is no region; write it like eu-west, in lower case")
-    if country and not _COUNTRY.fullmatch(country):
-        raise _refused("country", country, "is no country; write its two letters as in ISO 3166, such as DE")
-
-
-def _refused(field: str, seen: str, problem: str) -> Refused:
-    return Refused(Reason(code=f"invalid_{field}", message=f"{seen!r} {problem}", field=field, seen=seen))
+        _, model = parse_gpus(gpus)
+        resolve(model)
+    if region:
+        check_region("region", region)
+    if country:
+        check_country("country", country)
 
 
 def _say_if_it_waits_for(nats_url: str) -> None:
@@ -141,7 +128,8 @@ def _say_if_it_waits_for(nats_url: str) -> None:
         place = urlsplit(nats_url)
         address = (place.hostname or "127.0.0.1", place.port or BUS_PORT)
     except ValueError as error:
-        raise _refused("nats_url", nats_url, "is no address of a bus; write it like nats://127.0.0.1:4222") from error
+        message = f"{shown(nats_url)!r} is no address of a bus; write it like nats://127.0.0.1:4222"
+        raise refused_for("invalid_nats_url", "nats_url", nats_url, message) from error
     try:
         socket.create_connection(address, BUS_LOOK_SECONDS_MAX).close()
     except OSError as error:

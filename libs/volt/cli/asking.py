@@ -28,6 +28,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     count: int | None
     nodes: int | None
     kind: WorkloadKind
+    processes_per_node: int | None
     image: str
     variables: tuple[str, ...]
     interconnect: Level | None
@@ -61,7 +62,12 @@ OPTIONS = (
     click.option(
         "--kind", type=click.Choice(KINDS), default="ddp", show_default=True, help="It sets how near nodes must be."
     ),
-    click.option("--image", default="", help="A container image, for nodes that run containers."),
+    click.option("--processes-per-node", type=int, help="The default is one per GPU for ddp and fsdp, else one."),
+    click.option(
+        "--image",
+        default="",
+        help="A container image: only nodes that run images are taken then, and without one only others.",
+    ),
     click.option("--env", "variables", multiple=True, help="NAME=VALUE for every process."),
     click.option("--interconnect", type=click.Choice(LEVELS), help="How near the nodes must be."),
     click.option("--prefer", type=click.Choice(LEVELS), help="A nearer level that may cost more."),
@@ -104,6 +110,7 @@ def terms_of(options: dict[str, object], command: Sequence[str]) -> JobTerms:
         nodes=asked.nodes,
         command=command,
         kind=asked.kind,
+        processes_per_node=asked.processes_per_node,
         image=asked.image,
         env=_environment(asked.variables),
         interconnect=asked.interconnect,

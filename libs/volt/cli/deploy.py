@@ -1,6 +1,5 @@
 """`volt deploy`, `scale`, `wait`: a cluster from its request to its end."""
 
-import shlex
 import sys
 import uuid
 from pathlib import Path
@@ -11,6 +10,7 @@ from rich.text import Text
 from volt.cli.asking import job_options, terms_of
 from volt.cli.jobs import ENDED, READY_EVENT, ending, newest, show_waiting
 from volt.cli.shared import EXIT_FAILED, EXIT_INTERRUPTED, client, data_option, err, json_option, out, print_json
+from volt.cli.suggesting import release_command
 from volt.cli.tables import table
 from volt.contracts.errors import Unavailable
 from volt.contracts.http import Job, JobHappening
@@ -50,7 +50,7 @@ def deploy(
     terms = terms_of(options, command)
     with client(data) as market:
         if dry_run:
-            _show_quote(market.jobs.quote(**terms), as_json=as_json)
+            _show_quote(market.jobs.quote(**terms), terms, data, as_json=as_json)
             return
         job = _created(market, terms, request_id or uuid.uuid4().hex)
         if not as_json:
@@ -168,21 +168,20 @@ def _until_ready(market: Client, job: Job, data: Path | None) -> Job:
             if happening.event == READY_EVENT:
                 break
     except KeyboardInterrupt:
-        where = f" --data {shlex.quote(str(data))}" if data is not None else ""
         err.print(f"\ndetached; {job.id} goes on, and costs from when it is ready. To stop it:")
-        err.print(Text(f"volt release {job.id}{where}"))
+        err.print(Text(release_command(job.id, data)))
         sys.exit(EXIT_INTERRUPTED)
     return market.jobs.get(job.id)
 
 
-def _show_quote(quote: Quote, *, as_json: bool) -> None:
+def _show_quote(quote: Quote, terms: JobTerms, data: Path | None, *, as_json: bool) -> None:
     """The plan on stdout; exits 1 if nothing would be granted now, 5 if the market did not answer."""
     if quote.price_usd_per_gpu_hour is None and quote.waiting is None:
         raise Unavailable("the market did not answer in time; ask again")
     if as_json:
         print_json(quote)
     elif quote.waiting is not None:
-        show_waiting(quote.waiting)
+        show_waiting(quote.waiting, terms, data=data)
     else:
         gpus = sum(node.gpus for node in quote.nodes)
         where = f" in {quote.domain}" if quote.domain else ""

@@ -9,10 +9,12 @@ import click
 from rich.text import Text
 
 from volt.cli.shared import client, data_option, err, json_option, out, print_json
+from volt.cli.suggesting import deploy_command, release_command, terms_of_shape
 from volt.cli.tables import table
 from volt.contracts.errors import NotFound
 from volt.contracts.http import PAGE_JOBS_MAX, Job, JobMember, JobWaiting
-from volt.sdk import Client
+from volt.sdk import Client, with_alternative
+from volt.sdk.calls import JobTerms
 
 ENDED = frozenset({"rejected", "unfunded", "expired", "released", "closed"})
 NO_JOB = "there is no job yet; `volt deploy` makes one"
@@ -120,7 +122,8 @@ def explain(data: Path | None, job: str | None, as_json: bool) -> None:
     elif found.waiting is None:
         err.print(f"{found.id} does not wait: it is {found.state}")
     else:
-        show_waiting(found.waiting)
+        terms = terms_of_shape(found.shape) if found.shape is not None and found.state not in ENDED else None
+        show_waiting(found.waiting, terms, release_first=found.id, data=data)
 
 
 def _every_job(market: Client) -> Iterator[Job]:
@@ -234,7 +237,10 @@ def _member_row(member: JobMember) -> tuple[str, ...]:
     )
 
 
-def show_waiting(waiting: JobWaiting) -> None:
+def show_waiting(
+    waiting: JobWaiting, terms: JobTerms | None = None, *, release_first: str = "", data: Path | None = None
+) -> None:
+    """Why it waits, and what would clear; with the terms that were asked for, the command that asks for that."""
     missing = "no supply at this price exists" if waiting.binding == "price" else "no such supply exists"
     kind = f"infeasible: {missing}" if waiting.infeasible else "no capacity now"
     out.print(Text(f"{kind}; {waiting.binding}: {waiting.message}"))
@@ -245,3 +251,7 @@ def show_waiting(waiting: JobWaiting) -> None:
     for alternative in waiting.alternatives:
         price = alternative.price_usd_per_gpu_hour
         out.print(Text(f"would clear now: {alternative.change}: {alternative.gpus} GPUs at ${price} per GPU-hour"))
+        if terms is not None:
+            asking = deploy_command(with_alternative(terms, alternative), data)
+            first = f"{release_command(release_first, data)} && " if release_first else ""
+            out.print(Text(f"  {first}{asking}"), soft_wrap=True)

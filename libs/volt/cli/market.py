@@ -33,13 +33,14 @@ def offers(data: Path | None, gpu: str | None, region: str | None, as_json: bool
             one.place.region,
             one.place.fabric,
             f"{one.reliability_permille / 10:.1f}%",
+            one.runtime,
             one.state,
         )
         for one in listed.offers
     ]
     if not rows:
         err.print("no offers now; `volt agent run` makes one")
-    columns = ("node", "gpu", "$ per GPU-hour", "free", "total", "region", "fabric", "reliable", "state")
+    columns = ("node", "gpu", "$ per GPU-hour", "free", "total", "region", "fabric", "reliable", "runtime", "state")
     out.print(table(columns, rows, right=frozenset({"$ per GPU-hour", "free", "total", "reliable"})))
     if listed.more:
         err.print("there are more; narrow it down with --gpu or --region")

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import click
 import msgspec
+from click.core import ParameterSource
 from rich.console import Console
 
 from volt.contracts.errors import MalformedMessage, NotFound, Reason, Refused, Unauthorized, Unavailable, VoltError
@@ -58,10 +59,22 @@ class Group(click.Group):
 def client(data: Path | None) -> Client:
     """A client of the control plane whose context is in the data folder; `VOLT_API_KEY` may be another account's key.
 
+    Of a folder that was given with the command itself the account is meant too, whatever the environment says.
     Raises NotFound if there is no context.
     """
     context = read_context(data_folder(data))
-    return Client(context.gateway_url, os.environ.get(KEY_VARIABLE) or context.api_key)
+    key = context.api_key if _is_given("data") else os.environ.get(KEY_VARIABLE) or context.api_key
+    return Client(context.gateway_url, key, on_break=_say_it_waits)
+
+
+def _is_given(option: str) -> bool:
+    """Whether the running command has this option in its words, and not from the environment."""
+    context = click.get_current_context(silent=True)
+    return context is not None and context.get_parameter_source(option) is ParameterSource.COMMANDLINE
+
+
+def _say_it_waits(error: Unavailable) -> None:
+    err.print(f"waiting for the control plane to come back: {error}", markup=False)
 
 
 def profile() -> ProfileName:

@@ -13,6 +13,8 @@ BANDWIDTH_GBPS_MAX = 100_000
 
 Tier = Literal["community", "datacenter"]
 """What kind of house a node stands in, as its provider declares it; `datacenter` is the better one."""
+Runtime = Literal["process", "docker"]
+"""How a node runs workloads: as processes of its machine, or as containers of an image, and then never without one."""
 
 
 class Gpu(Value, frozen=True, kw_only=True):
@@ -72,6 +74,7 @@ class PlaceBid(Command, frozen=True, kw_only=True):
     terms: Terms
     place: Place = Place()
     tier: Tier = "community"
+    runtime: Runtime = "process"
 
 
 class ChangeBid(Command, frozen=True, kw_only=True):
@@ -127,6 +130,7 @@ class BidAccepted(BidEvent, frozen=True, kw_only=True):
     changed: tuple[ModelTerms, ...] = ()
     place: Place
     tier: Tier = "community"
+    runtime: Runtime = "process"
 
     def terms_of(self, model: str) -> Terms:
         """The terms of one of its models."""

@@ -14,6 +14,8 @@ A code is the same on HTTP, in the CLI and in the SDK.
 import msgspec
 
 CHOICES_MAX = 8
+SEEN_CHARS_MAX = 80
+"""Of what was seen, as far as a reason repeats it."""
 
 
 class Reason(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -71,3 +73,13 @@ class BusUnavailable(Unavailable):
     """The bus did not acknowledge in time; what was sent may or may not be stored."""
 
     code = "bus_unavailable"
+
+
+def refused_for(code: str, field: str, seen: str, message: str) -> Refused:
+    """The refusal of a field, with what was seen there."""
+    return Refused(Reason(code=code, message=message, field=field, seen=shown(seen)))
+
+
+def shown(text: str) -> str:
+    """The text, cut off if it is long."""
+    return text if len(text) <= SEEN_CHARS_MAX else text[: SEEN_CHARS_MAX - 1] + "…"

@@ -9,13 +9,13 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from volt.contracts.bids import Place, Tier
+from volt.contracts.bids import Place, Runtime, Tier
 from volt.contracts.clusters import ReleaseReason
 from volt.contracts.errors import Reason
 from volt.contracts.gpus import Interface
 from volt.contracts.ids import AccountId
 from volt.contracts.jobs import PREFERENCE_PERCENT, Level, WorkloadKind
-from volt.contracts.market import FilterCount
+from volt.contracts.market import Droppable, FilterCount
 
 HEALTH_PATH = "/healthz"
 JOBS_PATH = "/v1/jobs"
@@ -127,11 +127,18 @@ class JobMember(Answer, frozen=True, kw_only=True):
 
 
 class JobAlternative(Answer, frozen=True, kw_only=True):
-    """A change of the request that would clear now."""
+    """A change of the request that would clear now: in words, and as what is to be asked for instead.
+
+    None leaves that part of the request as it is; with `nodes` it is for `gpus` GPUs on so many nodes.
+    """
 
     change: str
     price_usd_per_gpu_hour: str
     gpus: int
+    nodes: int | None = None
+    max_price_usd_per_gpu_hour: str | None = None
+    interconnect: Level | None = None
+    dropped: Droppable | None = None
 
 
 class JobWaiting(Answer, frozen=True, kw_only=True):
@@ -155,6 +162,7 @@ class JobShape(Answer, frozen=True, kw_only=True):
     """None: whatever clears cheapest."""
     kind: WorkloadKind
     command: tuple[str, ...]
+    processes_per_node: int | None = None
     image: str
     env_names: tuple[str, ...]
     interconnect: Level
@@ -254,6 +262,7 @@ class Offer(Answer, frozen=True, kw_only=True):
     state: NodeState
     reliability_permille: int = 1_000
     tier: Tier = "community"
+    runtime: Runtime = "process"
 
 
 class OfferList(Answer, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import msgspec
 
-from volt.contracts.bids import Place, Tier
+from volt.contracts.bids import Place, Runtime, Tier
 from volt.contracts.http import Answer, Count, JobWaiting, NodeState, Request
 
 BIDS_PATH = "/v1/bids"
@@ -74,6 +74,7 @@ class Bid(Answer, frozen=True, kw_only=True):
     reliability_permille: int
     tier: Tier
     place: Place
+    runtime: Runtime = "process"
 
 
 class BidList(Answer, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from volt.contracts.bids import Tier
+from volt.contracts.bids import Runtime, Tier
 from volt.contracts.errors import Reason
 from volt.contracts.gpus import Interface
 from volt.contracts.ids import AccountId, JobId, RequestId
@@ -48,7 +48,7 @@ RESERVED_ENV_NAMES = frozenset(
 
 
 class Workload(Value, frozen=True, kw_only=True):
-    """The processes to run. `image` is empty where the runtime has no images."""
+    """The processes to run. One with an `image` goes only to nodes that run images, one without only to others."""
 
     kind: WorkloadKind = "ddp"
     command: tuple[str, ...]
@@ -56,6 +56,11 @@ class Workload(Value, frozen=True, kw_only=True):
     env: dict[str, str] = {}
     processes_per_node: int | None = None
     """None: one per GPU for gang kinds, else one."""
+
+    @property
+    def runtime(self) -> Runtime:
+        """What a node must have to run it."""
+        return "docker" if self.image else "process"
 
 
 class Constraints(Value, frozen=True, kw_only=True):

@@ -1,6 +1,9 @@
 """What the matcher decides. All of it is on one subject, so that one order of events rules the whole market."""
 
+from typing import Literal
+
 from volt.contracts.ids import AccountId, GpuUuid, JobId, LeaseId, NodeId
+from volt.contracts.jobs import Level
 from volt.contracts.messages import Event, Value
 from volt.contracts.subjects import LOG_MARKET
 
@@ -41,12 +44,34 @@ class FilterCount(Value, frozen=True, kw_only=True):
     kept: int
 
 
-class Alternative(Value, frozen=True, kw_only=True):
-    """A change of the request that would clear now."""
+Droppable = Literal[
+    "image",
+    "min_memory_mib",
+    "interface",
+    "min_bandwidth_gbps",
+    "min_reliability_permille",
+    "tier",
+    "regions",
+    "countries",
+    "providers_excluded",
+]
+"""What a request can do without: those of its fields, and for places what is denied too."""
 
-    change: str
+
+class Alternative(Value, frozen=True, kw_only=True):
+    """A change of the request that would clear now. None leaves that part of the request as it is.
+
+    With `nodes` the request is for `gpus` GPUs on so many nodes.
+    """
+
     price_microusd_per_gpu_hour: int
     gpus: int
+    nodes: int | None = None
+    max_price_microusd_per_gpu_hour: int | None = None
+    interconnect: Level | None = None
+    dropped: Droppable | None = None
+    places: tuple[str, ...] = ()
+    """Where it would be, if it is the regions or countries that are dropped."""
 
 
 class Waiting(Value, frozen=True, kw_only=True):

@@ -43,9 +43,11 @@ SERVICES: Mapping[str, Sequence[str]] = {
     "gateway": python_module("volt_gateway"),
 }
 
-# What a child sees of the environment of this process. The rest of a user's shell is none of its business.
+# What a child sees of the environment of this process. The rest of a user's shell is none of its business, and least
+# of all a key.
 PASSED_VARIABLES = frozenset({"HOME", "LANG", "LD_LIBRARY_PATH", "PATH", "TMPDIR", "TZ", "VIRTUAL_ENV"})
 PASSED_PREFIXES = ("COVERAGE_", "LC_", "OTEL_", "PYTHON", "VOLT_")
+WITHHELD_VARIABLES = frozenset({"VOLT_API_KEY"})
 
 PORT_NAMES = ("nats", "nats-monitor", "valkey", "gateway")
 
@@ -203,5 +205,5 @@ def _passed_environment() -> dict[str, str]:
     return {
         name: value
         for name, value in os.environ.items()
-        if name in PASSED_VARIABLES or name.startswith(PASSED_PREFIXES)
+        if (name in PASSED_VARIABLES or name.startswith(PASSED_PREFIXES)) and name not in WITHHELD_VARIABLES
     }

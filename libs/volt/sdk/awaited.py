@@ -14,7 +14,7 @@ from volt.sdk import calls, retries, streams
 from volt.sdk.blocking import CALL_SECONDS_MAX
 from volt.sdk.calls import Call, GatewayUnreachable, error_in, unreachable
 from volt.sdk.context import is_loopback, read_context
-from volt.sdk.retries import Attempts
+from volt.sdk.retries import Attempts, OnBreak, StreamAttempts, nobody_is_told
 from volt.sdk.streams import SILENCE_SECONDS_MAX, Reading, StreamCall, WaitCall
 
 P = ParamSpec("P")
@@ -24,7 +24,8 @@ T = TypeVar("T")
 class _Transport:
     """Sends calls and reads streams, again where that may help."""
 
-    def __init__(self, url: str, api_key: str) -> None:
+    def __init__(self, url: str, api_key: str, on_break: OnBreak) -> None:
+        self._on_break = on_break
         headers = {"Authorization": f"Bearer {api_key}"}
         self._http = httpx.AsyncClient(
             base_url=url, headers=headers, timeout=CALL_SECONDS_MAX, trust_env=not is_loopback(url)
@@ -39,10 +40,10 @@ class _Transport:
                 await asyncio.sleep(attempts.pause_seconds(error))
 
     async def stream(self, call: StreamCall[T]) -> AsyncGenerator[T, None]:
-        reading, attempts = Reading(call), Attempts(retries.STREAM_ATTEMPTS_MAX)
+        reading, attempts = Reading(call), StreamAttempts(self._on_break)
         while not reading.ended:
             try:
-                async for item in self._read_once(reading):
+                async for item in self._read_once(reading, attempts):
                     attempts.succeeded()
                     yield item
             except Unavailable as error:
@@ -65,7 +66,7 @@ class _Transport:
             raise GatewayUnreachable(unreachable(str(self._http.base_url), error)) from error
         return call.read(response.status_code, response.content)
 
-    async def _read_once(self, reading: Reading[T]) -> AsyncGenerator[T, None]:
+    async def _read_once(self, reading: Reading[T], attempts: StreamAttempts) -> AsyncGenerator[T, None]:
         path, params = reading.call.path, reading.call.params
         try:
             async with self._http.stream(
@@ -73,6 +74,7 @@ class _Transport:
             ) as response:
                 if response.status_code != 200:
                     raise error_in(response.status_code, await response.aread())
+                attempts.began()
                 async for data in response.aiter_bytes():
                     for item in reading.feed(data):
                         yield item
@@ -146,8 +148,8 @@ class AsyncClient(_Group):
     ...             print(output.node, line.text)
     """
 
-    def __init__(self, url: str, api_key: str) -> None:
-        super().__init__(_Transport(url, api_key))
+    def __init__(self, url: str, api_key: str, *, on_break: OnBreak = nobody_is_told) -> None:
+        super().__init__(_Transport(url, api_key, on_break))
         self.jobs = AsyncJobs(self._transport)
         self.bids = AsyncBids(self._transport)
 

@@ -13,7 +13,7 @@ from volt.contracts.errors import Unavailable
 from volt.sdk import calls, retries, streams
 from volt.sdk.calls import Call, GatewayUnreachable, error_in, unreachable
 from volt.sdk.context import is_loopback, read_context
-from volt.sdk.retries import Attempts
+from volt.sdk.retries import Attempts, OnBreak, StreamAttempts, nobody_is_told
 from volt.sdk.streams import SILENCE_SECONDS_MAX, Reading, StreamCall, WaitCall
 
 CALL_SECONDS_MAX = 15.0
@@ -25,7 +25,8 @@ T = TypeVar("T")
 class _Transport:
     """Sends calls and reads streams, again where that may help."""
 
-    def __init__(self, url: str, api_key: str) -> None:
+    def __init__(self, url: str, api_key: str, on_break: OnBreak) -> None:
+        self._on_break = on_break
         headers = {"Authorization": f"Bearer {api_key}"}
         self._http = httpx.Client(
             base_url=url, headers=headers, timeout=CALL_SECONDS_MAX, trust_env=not is_loopback(url)
@@ -40,10 +41,10 @@ class _Transport:
                 time.sleep(attempts.pause_seconds(error))
 
     def stream(self, call: StreamCall[T]) -> Iterator[T]:
-        reading, attempts = Reading(call), Attempts(retries.STREAM_ATTEMPTS_MAX)
+        reading, attempts = Reading(call), StreamAttempts(self._on_break)
         while not reading.ended:
             try:
-                for item in self._read_once(reading):
+                for item in self._read_once(reading, attempts):
                     attempts.succeeded()
                     yield item
             except Unavailable as error:
@@ -66,7 +67,7 @@ class _Transport:
             raise GatewayUnreachable(unreachable(str(self._http.base_url), error)) from error
         return call.read(response.status_code, response.content)
 
-    def _read_once(self, reading: Reading[T]) -> Iterator[T]:
+    def _read_once(self, reading: Reading[T], attempts: StreamAttempts) -> Iterator[T]:
         path, params = reading.call.path, reading.call.params
         try:
             with self._http.stream(
@@ -74,6 +75,7 @@ class _Transport:
             ) as response:
                 if response.status_code != 200:
                     raise error_in(response.status_code, response.read())
+                attempts.began()
                 for data in response.iter_bytes():
                     yield from reading.feed(data)
         except httpx.TransportError as error:
@@ -157,11 +159,12 @@ class Client(_Group):
         '3.166666'
         >>> client.close()
 
-    A context manager closes it, too. It may be shared by threads.
+    A context manager closes it, too. It may be shared by threads. `on_break` hears, once, of each break of a stream
+    that lasts longer than about a second; the stream is taken up again for some minutes.
     """
 
-    def __init__(self, url: str, api_key: str) -> None:
-        super().__init__(_Transport(url, api_key))
+    def __init__(self, url: str, api_key: str, *, on_break: OnBreak = nobody_is_told) -> None:
+        super().__init__(_Transport(url, api_key, on_break))
         self.jobs = Jobs(self._transport)
         self.bids = Bids(self._transport)
 

@@ -110,6 +110,7 @@ def _without_one_gpu(gang: Gang) -> Gang:
         ("bandwidth_short", _place("n1", bandwidth_gbps=199)),
         ("reliability_low", _reliable(899)),
         ("tier_wrong", _bid("n1", tier="community")),
+        ("runtime_wrong", _bid("n1", runtime="docker")),
         ("place_wrong", _spec("pair", regions=("us",))),
         ("place_wrong", _spec("pair", regions_denied=("eu",))),
         ("place_wrong", _spec("pair", countries=("FR",))),

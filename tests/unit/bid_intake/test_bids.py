@@ -5,8 +5,8 @@ from msgspec.structs import replace
 
 from tests.unit.bid_intake.build import bid, gpu, gpus
 from volt.contracts.bids import GPUS_PER_BID_MAX, PLACE_CHARS_MAX, Gpu, Place, PlaceBid
+from volt.contracts.errors import SEEN_CHARS_MAX
 from volt.contracts.units import PRICE_MICROUSD_PER_GPU_HOUR_MAX
-from volt_bid_intake.checks import SEEN_CHARS_MAX
 from volt_bid_intake.terms import bid_problem, canonical_gpus
 
 

@@ -138,6 +138,14 @@ def test_a_bid_is_accepted_in_canonical_form(intake: Intake) -> None:
     assert isinstance(event, BidAccepted)
     assert {card.model for card in event.gpus} == {"h100-80gb"}
     assert {card.memory_mib for card in event.gpus} == {80 * 1024}
+    assert event.runtime == "process"
+
+
+def test_a_node_runs_what_its_last_bid_says_whatever_is_changed_of_its_terms(intake: Intake) -> None:
+    intake.ask(replace(bid(), runtime="docker"))
+    (changed,) = intake.ask(change(ask_microusd=3))
+    assert isinstance(changed, BidAccepted)
+    assert changed.runtime == "docker"
 
 
 def test_an_earlier_bid_that_comes_again_does_not_bring_its_price_back(intake: Intake) -> None:

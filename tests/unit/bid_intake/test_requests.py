@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.unit.bid_intake.build import USD, request, run, with_env
-from volt.contracts.errors import Reason
+from volt.contracts.errors import SEEN_CHARS_MAX, Reason
 from volt.contracts.jobs import (
     COMMAND_ARGS_MAX,
     COMMAND_BYTES_MAX,
@@ -29,7 +29,6 @@ from volt.contracts.jobs import (
 )
 from volt.contracts.messages import MESSAGE_BYTES_MAX, encode
 from volt.contracts.units import DURATION_SECONDS_MAX, PRICE_MICROUSD_PER_GPU_HOUR_MAX
-from volt_bid_intake.checks import SEEN_CHARS_MAX
 from volt_bid_intake.rules import specify
 
 KINDS: tuple[WorkloadKind, ...] = ("ddp", "fsdp", "ray", "service", "sweep", "batch", "inference")

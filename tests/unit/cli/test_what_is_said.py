@@ -134,6 +134,33 @@ def test_a_key_without_a_context_acts_for_its_account(volt: Volt, monkeypatch: p
     assert seen_keys == ["Bearer the key", "Bearer another"]
 
 
+def test_a_folder_named_with_the_command_is_the_account_that_acts(
+    volt: Volt, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    balance = Balance(account="lab", wallet_usd="1", on_hold_usd="0", pending_usd="0", earned_usd="0")
+    monkeypatch.setenv("VOLT_API_KEY", "another")
+    volt("balance", "--data", str(tmp_path), answers=(answer(balance),))
+    assert seen_keys == ["Bearer the key"]
+
+
+def test_an_agent_gets_no_key_of_an_account(
+    volt: Volt, started: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VOLT_API_KEY", "another")
+    volt("agent", "run", *ADDRESSES)
+    assert [one.get("VOLT_API_KEY") for one in started] == [None]
+
+
+def test_waiting_at_a_control_plane_that_is_away_says_so(volt: Volt, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retries, "STREAM_ATTEMPTS_MAX", retries.STREAM_ATTEMPTS_UNTOLD + 1)
+    monkeypatch.setattr(retries, "PAUSE_SECONDS_MAX", 0.01)
+    still_here = events(b": still here\n\n")
+    code, out, err = volt("wait", "j1", answers=(still_here,) * (retries.STREAM_ATTEMPTS_UNTOLD + 1))
+    assert (code, out) == (5, "")
+    assert err.splitlines()[0].startswith("waiting for the control plane to come back: ")
+    assert err.splitlines()[-1].startswith("error gateway_unreachable: ")
+
+
 @pytest.mark.parametrize("group", [(), ("bid",), ("dlq",), ("market",), ("views",), ("account",)], ids=" ".join)
 def test_a_list_of_commands_has_whole_sentences(group: tuple[str, ...], volt: Volt) -> None:
     assert "..." not in volt(*group, "--help")[1].partition("Commands:")[2]

@@ -124,7 +124,7 @@ def waiting(job: str = JOB) -> market.Waiting:
         message="the largest node has 1 free",
         infeasible=False,
         funnel=(market.FilterCount(filter="model", seen=4, kept=2),),
-        alternatives=(market.Alternative(change="2 GPUs now", price_microusd_per_gpu_hour=PRICE_MICROUSD, gpus=2),),
+        alternatives=(market.Alternative(nodes=1, price_microusd_per_gpu_hour=PRICE_MICROUSD, gpus=2),),
     )
 
 

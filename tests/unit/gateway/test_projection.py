@@ -4,10 +4,12 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.unit.gateway import scaling, story
 from tests.unit.gateway.story import BUYER, JOB, PROVIDER, STRANGER, Cluster, Projected
 from volt.contracts import ledger
+from volt.contracts.bids import BidAccepted
 from volt.contracts.errors import Reason
 from volt.contracts.http import JobHappening, JobState, Offer, StatementLine
 from volt.contracts.ids import job_id, key_sha256, lease_id
@@ -127,6 +129,13 @@ def test_a_gang_after_the_end_of_its_job_is_void(ending: Event) -> None:
     shown = Projected().tell(story.bid("n1"), story.alive("n1"), *BEGIN, ending, story.cleared(story.gang("n1")))
     assert _job(shown).members == ()
     assert [offer.free for offer in _offers(shown, "n1")] == [2]
+
+
+def test_an_offer_shows_what_its_node_runs() -> None:
+    plain, images = story.bid("n1"), story.bid("n2")
+    assert isinstance(images, BidAccepted)
+    shown = Projected().tell(plain, replace(images, runtime="docker"), story.alive("n1"), story.alive("n2"))
+    assert [one.runtime for node in ("n1", "n2") for one in _offers(shown, node)] == ["process", "docker"]
 
 
 def test_a_late_report_does_not_revive_a_released_job() -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from volt.contracts.bids import BidAccepted, BidWithdrawn, Gpu, Place, Terms
+from volt.contracts.bids import BidAccepted, BidWithdrawn, Gpu, Place, Runtime, Terms
 from volt.contracts.clusters import (
     ClusterForming,
     ClusterReleased,
@@ -39,11 +39,12 @@ def spec(
     regions: tuple[str, ...] = (),
     regions_denied: tuple[str, ...] = (),
     min_memory_mib: int = 0,
+    image: str = "",
 ) -> JobSpec:
     return JobSpec(
         models=models,
         shapes=(Shape(nodes=nodes, gpus_per_node=each),),
-        workload=Workload(command=("train",)),
+        workload=Workload(command=("train",), image=image),
         interconnect=interconnect,
         regions=regions,
         regions_denied=regions_denied,
@@ -60,6 +61,7 @@ def bid(
     model: str = MODEL,
     memory_mib: int = 24_576,
     account: str = "",
+    runtime: Runtime = "process",
 ) -> BidAccepted:
     """A bid of so many GPUs of the node's own, or of these UUIDs; each node is its own account's unless told."""
     uuids = [f"{node}-{number}" for number in range(gpus)] if isinstance(gpus, int) else list(gpus)
@@ -72,6 +74,7 @@ def bid(
         gpus=tuple(Gpu(uuid=uuid, model=model, memory_mib=memory_mib) for uuid in uuids),
         terms=Terms(ask_microusd_per_gpu_hour=ask_microusd),
         place=place,
+        runtime=runtime,
     )
 
 

@@ -130,6 +130,7 @@ PICKY = [
     replace(PLAIN, min_bandwidth_gbps=1),
     replace(PLAIN, min_reliability_permille=1001),
     replace(PLAIN, tier="datacenter"),
+    replace(PLAIN, runtime="docker"),
     replace(PLAIN, countries=frozenset({"fr"})),
     replace(PLAIN, countries_denied=frozenset({"de"})),
     replace(PLAIN, regions_denied=frozenset({"eu"})),

@@ -20,9 +20,8 @@ from tests.unit.matcher.builders import (
     unknown,
     wanted,
 )
-from volt.contracts.jobs import JobSpec
-from volt.contracts.market import Waiting
-from volt_matcher.alternatives import ALTERNATIVES_MAX
+from volt.contracts.jobs import JobSpec, Level
+from volt.contracts.market import Alternative, Waiting
 from volt_matcher.place import cheapest
 from volt_matcher.state import first_request
 
@@ -33,8 +32,18 @@ def told(market: Market, what: JobSpec, cap_microusd: int = 2 * USD) -> Waiting:
     return market.waiting()["j"]
 
 
-def changes(waiting: Waiting) -> list[tuple[str, int, int]]:
-    return [(one.change, one.price_microusd_per_gpu_hour, one.gpus) for one in waiting.alternatives]
+def changes(waiting: Waiting) -> list[Alternative]:
+    return list(waiting.alternatives)
+
+
+def reshaped(nodes: int, each: int, price_microusd: int = USD, *, interconnect: Level = "any") -> Alternative:
+    """So many nodes with so many GPUs each."""
+    return Alternative(
+        nodes=nodes,
+        gpus=nodes * each,
+        price_microusd_per_gpu_hour=price_microusd,
+        interconnect=interconnect if nodes > 1 else None,
+    )
 
 
 def fragmented() -> Market:
@@ -52,7 +61,7 @@ def test_eight_free_gpus_on_four_nodes_are_not_eight_on_one() -> None:
     assert waiting.binding == "free_gpus"
     assert waiting.message == "largest node has 2 free, 8 needed on one node"
     assert not waiting.infeasible
-    assert changes(waiting) == [("4 nodes with 2 GPUs each", USD, 8), ("1 node with 2 GPUs", USD, 2)]
+    assert changes(waiting) == [reshaped(4, 2), reshaped(1, 2)]
 
 
 def test_supply_that_never_was_is_told_from_supply_that_is_leased() -> None:
@@ -135,7 +144,7 @@ def test_too_few_whole_nodes_are_counted() -> None:
     market.node("n2", 7)
     waiting = told(market, spec(2))
     assert (waiting.binding, waiting.message) == ("free_gpus", "1 node with 8 free, 2 nodes needed")
-    assert changes(waiting) == [("2 nodes with 7 GPUs each", USD, 14)]
+    assert changes(waiting) == [reshaped(2, 7)]
 
 
 def test_a_fabric_that_nobody_names_is_said_to_be_unknown() -> None:
@@ -145,7 +154,10 @@ def test_a_fabric_that_nobody_names_is_said_to_be_unknown() -> None:
     waiting = told(market, spec(2, interconnect="fabric"))
     assert waiting.message == "none of 2 nodes says which fabric it is in, 2 needed in one fabric"
     assert waiting.infeasible
-    assert changes(waiting) == [("nodes anywhere instead of in one fabric", USD, 16), ("1 node with 8 GPUs", USD, 8)]
+    assert changes(waiting) == [
+        Alternative(interconnect="any", gpus=16, price_microusd_per_gpu_hour=USD),
+        reshaped(1, 8),
+    ]
 
 
 def test_a_price_that_binds_names_the_lowest_ask_and_the_cap_that_clears() -> None:
@@ -156,7 +168,9 @@ def test_a_price_that_binds_names_the_lowest_ask_and_the_cap_that_clears() -> No
     assert waiting.message == (
         "0 nodes asking at most $1.000000 per GPU-hour, 2 nodes needed; the lowest ask is $1.520000"
     )
-    assert changes(waiting) == [("a cap of $1.600000 per GPU-hour", 1_600_000, 16)]
+    assert changes(waiting) == [
+        Alternative(max_price_microusd_per_gpu_hour=1_600_000, gpus=16, price_microusd_per_gpu_hour=1_600_000)
+    ]
 
 
 def test_enough_cheap_nodes_in_all_are_not_enough_when_no_fabric_holds_them() -> None:
@@ -166,22 +180,50 @@ def test_enough_cheap_nodes_in_all_are_not_enough_when_no_fabric_holds_them() ->
     waiting = told(market, spec(2, interconnect="fabric"), cap_microusd=5)
     assert waiting.binding == "price"
     assert "2 nodes needed in one fabric" in waiting.message
-    assert ("nodes in one site instead of in one fabric", 1, 16) in changes(waiting)
+    assert Alternative(interconnect="site", gpus=16, price_microusd_per_gpu_hour=1) in changes(waiting)
 
 
 def test_another_region_is_offered_by_name() -> None:
     market = Market()
     market.node("n1", place=C, ask_microusd=700_000)
-    assert changes(told(market, spec(regions=("eu",)))) == [("another region: us", 700_000, 8)]
+    assert changes(told(market, spec(regions=("eu",)))) == [
+        Alternative(dropped="regions", places=("us",), gpus=8, price_microusd_per_gpu_hour=700_000)
+    ]
 
 
-def test_at_most_a_few_alternatives_are_offered() -> None:
+def test_one_alternative_of_each_kind_is_offered() -> None:
     market = Market()
     for number in range(4):
         market.node(f"far-{number}", place=C)
         market.node(f"dear-{number}", place=[A, B][number % 2], ask_microusd=3 * USD)
     market.node("near", place=A)
-    assert len(told(market, spec(4, interconnect="site", regions=("eu",))).alternatives) == ALTERNATIVES_MAX
+    waiting = told(market, spec(4, interconnect="fabric", regions=("eu",)))
+    assert changes(waiting) == [
+        Alternative(dropped="regions", places=("us",), gpus=32, price_microusd_per_gpu_hour=USD),
+        reshaped(1, 8),
+    ]
+    market.node("near-too", place=B)
+    market.job("k", spec(2, interconnect="fabric", regions=("eu",)))
+    assert [(one.dropped, one.interconnect, one.nodes) for one in market.waiting()["k"].alternatives] == [
+        (None, None, None),
+        ("regions", None, None),
+        (None, "site", None),
+        (None, None, 1),
+    ]
+
+
+def test_what_clears_only_at_a_higher_cap_too_says_both() -> None:
+    market = Market()
+    market.node("n1", place=C, ask_microusd=3 * USD)
+    assert changes(told(market, spec(regions=("eu",)))) == [
+        Alternative(
+            dropped="regions",
+            places=("us",),
+            max_price_microusd_per_gpu_hour=3 * USD,
+            gpus=8,
+            price_microusd_per_gpu_hour=3 * USD,
+        )
+    ]
 
 
 def test_every_alternative_clears_when_it_is_asked_for() -> None:

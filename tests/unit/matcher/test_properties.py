@@ -1,24 +1,21 @@
 """What holds in every market, whatever happens in it and in whatever order."""
 
-import re
-from dataclasses import replace
 from random import Random
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.unit.matcher.advised import changed
 from tests.unit.matcher.builders import AT_MS, Market, alive
 from tests.unit.matcher.oracle import Offered, cheapest_price_microusd
 from tests.unit.matcher.stories import Asked, Telling, asked, stories, supplies, told
 from volt.audit.market import audit_market
 from volt.contracts.bids import BidAccepted
-from volt.contracts.jobs import Level
 from volt.contracts.log import Entry
-from volt.contracts.market import Alternative, MarketCleared
+from volt.contracts.market import MarketCleared
 from volt.contracts.messages import MESSAGE_BYTES_MAX, Event, encode
 from volt_matcher.clear import clear
 from volt_matcher.domain import evolve
-from volt_matcher.lots import Request, Shape
 from volt_matcher.place import cheapest
 from volt_matcher.reserve import ends_before, set_apart, standing
 from volt_matcher.state import State, first_request, openings
@@ -118,22 +115,8 @@ def test_what_is_offered_instead_clears_as_said(bids: tuple[BidAccepted, ...], q
         market.job(f"j{number}", what, cap_microusd)
     for name, waiting in market.waiting().items():
         for one in waiting.alternatives:
-            request = changed(first_request(*queue[int(name[1:])], AT_MS), one)
+            request = first_request(*changed(*queue[int(name[1:])], one), AT_MS)
             placed = cheapest(market.state.book, request)
             assert placed is not None, one
             assert placed.price_microusd_per_gpu_hour == one.price_microusd_per_gpu_hour
             assert request.nodes * request.gpus_per_node == one.gpus
-
-
-def changed(request: Request, alternative: Alternative) -> Request:
-    """What a person would ask for who follows the advice."""
-    if alternative.change.startswith("a cap of"):
-        return replace(request, cap_microusd_per_gpu_hour=alternative.price_microusd_per_gpu_hour)
-    if alternative.change.startswith("another region"):
-        return replace(request, regions=frozenset(), regions_denied=frozenset())
-    if found := re.fullmatch(r"nodes (anywhere|in one (site|region)) instead of in one \w+", alternative.change):
-        levels: dict[str | None, Level] = {"site": "site", "region": "region", None: "any"}
-        return replace(request, interconnect=levels[found[2]])
-    found = re.fullmatch(r"(\d+) nodes? with (\d+) GPUs?( each)?", alternative.change)
-    assert found, alternative.change
-    return replace(request, shapes=(Shape(int(found[1]), int(found[2])),))

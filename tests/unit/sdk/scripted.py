@@ -14,6 +14,7 @@ import msgspec
 
 from volt.contracts.http import EVENT_STREAM, ErrorBody
 from volt.sdk import AsyncClient, Client
+from volt.sdk.retries import OnBreak, nobody_is_told
 
 Kind = Literal["blocking", "awaited"]
 
@@ -114,10 +115,12 @@ async def call(kind: Kind, url: str, name: str, *args: object, **kwargs: object)
         return result
 
 
-async def read(kind: Kind, url: str, name: str, *args: object, **kwargs: object) -> Sequence[object]:
+async def read(
+    kind: Kind, url: str, name: str, *args: object, on_break: OnBreak = nobody_is_told, **kwargs: object
+) -> Sequence[object]:
     """A whole stream, such as `jobs.logs`, over a client of either kind."""
     if kind == "blocking":
-        with Client(url, "the key") as client:
+        with Client(url, "the key", on_break=on_break) as client:
             return await asyncio.to_thread(lambda: list(operator.attrgetter(name)(client)(*args, **kwargs)))
-    async with AsyncClient(url, "the key") as awaited:
+    async with AsyncClient(url, "the key", on_break=on_break) as awaited:
         return [item async for item in operator.attrgetter(name)(awaited)(*args, **kwargs)]

@@ -207,6 +207,31 @@ async def test_a_stream_that_does_not_get_on_is_given_up(kind: Kind, monkeypatch
 
 
 @both
+async def test_a_stream_that_never_began_is_given_up_as_soon_as_a_call(
+    kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retries, "CALL_ATTEMPTS_MAX", 3)
+    with scripted(*itertools.repeat(failure(503, "views_rebuilding"), 20)) as server:
+        with pytest.raises(Unavailable):
+            await read(kind, server.url, "jobs.events", "j1")
+    assert len(server.seen) == 3
+
+
+@both
+async def test_who_follows_a_stream_is_told_once_of_each_break_that_lasts(
+    kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retries, "PAUSE_SECONDS_MAX", 0.01)
+    told: list[Unavailable] = []
+    short = [DROP] * (retries.STREAM_ATTEMPTS_UNTOLD - 2)
+    long = [DROP] * (retries.STREAM_ATTEMPTS_UNTOLD + 2)
+    steps = [events(_output(number, "x")) for number in (1, 2, 3)]
+    with scripted(steps[0], *short, steps[1], *long, steps[2], *long, events(END)) as server:
+        assert len(await read(kind, server.url, "jobs.logs", "j1", on_break=told.append)) == 3
+    assert len(told) == 2
+
+
+@both
 async def test_a_stream_of_a_job_that_is_not_there_is_not_tried_again(kind: Kind) -> None:
     with scripted(failure(404, "not_found")) as server:
         with pytest.raises(NotFound):
