@@ -2,11 +2,14 @@
 
 One of each kind, the nearest first: a higher cap, one constraint less, nodes less near to each other, as many GPUs on
 more nodes, fewer GPUs. If no single change clears, a higher cap beside another one may.
+
+A search that finds nothing is the dearest, so changes are not tried that cannot help: what the binding filter lets
+through does not depend on the filters behind it.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import assert_never, get_args
+from typing import assert_never
 
 from msgspec import structs
 
@@ -15,26 +18,49 @@ from volt.contracts.market import Alternative, Droppable
 from volt_matcher.book import Book
 from volt_matcher.lots import Request, Shape
 from volt_matcher.place import Placement, cheapest
+from volt_matcher.survey import FILTERS, Shortfall
 from volt_matcher.topology import LEVELS, broader_than
 
-_DROPPABLE: tuple[Droppable, ...] = get_args(Droppable)
+_FILTERS: dict[Droppable, str] = {
+    "providers_excluded": "excluded",
+    "min_memory_mib": "memory",
+    "interface": "interface",
+    "min_bandwidth_gbps": "bandwidth",
+    "min_reliability_permille": "reliability",
+    "tier": "tier",
+    "image": "runtime",
+    "regions": "region",
+    "countries": "country",
+}
+"""What each of the constraints is counted as, in that order."""
+_PLACE = {name: place for place, name in enumerate(FILTERS)}
 
 
-def alternatives(book: Book, request: Request) -> tuple[Alternative, ...]:
-    """Changes of the request that clear now."""
-    found = tuple(_clearing(book, request))
+def alternatives(book: Book, request: Request, short: Shortfall) -> tuple[Alternative, ...]:
+    """Changes of the request, which falls short by this, that clear now."""
+    bound = _PLACE[short.binding]
+    if bound >= _PLACE["free_gpus"] and len(request.shapes) > 1:
+        bound = _PLACE["price"]  # The other shapes may fall short by a later filter.
+    found = tuple(_clearing(book, request, bound, short.kept))
     if found or request.cap_microusd_per_gpu_hour is None:
         return found
-    return tuple(_clearing(book, replace(request, cap_microusd_per_gpu_hour=None), is_cap_lifted=True))
+    uncapped = replace(request, cap_microusd_per_gpu_hour=None)
+    return tuple(
+        structs.replace(one, max_price_microusd_per_gpu_hour=one.price_microusd_per_gpu_hour)
+        for one in _clearing(book, uncapped, bound, short.kept)
+    )
 
 
-def _clearing(book: Book, request: Request, *, is_cap_lifted: bool = False) -> Iterator[Alternative]:
-    for change in (_dearer, _without, _looser, _other_shape, _fewer):
-        found = change(book, request)
-        if found is not None and is_cap_lifted:
-            yield structs.replace(found, max_price_microusd_per_gpu_hour=found.price_microusd_per_gpu_hour)
-        elif found is not None:
-            yield found
+def _clearing(book: Book, request: Request, bound: int, kept: int) -> Iterator[Alternative]:
+    """One of each kind, of those that can help where this filter binds and so many lots are left by it."""
+    found = [
+        _dearer(book, request) if bound >= _PLACE["price"] else None,
+        _without(book, request, bound),
+        _looser(book, request) if bound >= _PLACE["interconnect"] else None,
+        _other_shape(book, request) if bound >= _PLACE["free_gpus"] else None,
+        _fewer(book, request) if bound >= _PLACE["free_gpus"] or kept else None,
+    ]
+    yield from (one for one in found if one is not None)
 
 
 def _dearer(book: Book, request: Request) -> Alternative | None:
@@ -44,9 +70,11 @@ def _dearer(book: Book, request: Request) -> Alternative | None:
     return structs.replace(_alternative(placed), max_price_microusd_per_gpu_hour=placed.price_microusd_per_gpu_hour)
 
 
-def _without(book: Book, request: Request) -> Alternative | None:
+def _without(book: Book, request: Request, bound: int) -> Alternative | None:
     """The first constraint that can be dropped alone."""
-    for constraint in _DROPPABLE:
+    for constraint, name in _FILTERS.items():
+        if _PLACE[name] > bound:
+            return None
         freed = _freed(request, constraint)
         placed = cheapest(book, freed) if freed != request else None
         if placed is not None:

@@ -74,7 +74,7 @@ def _waiting(survey: Survey, opening: Opening, short: Shortfall, reason: Reason)
         message=message if is_first else f"{_what_for(opening)} {opening.rank}: {message}",
         infeasible=reason.infeasible,
         funnel=short.funnel,
-        alternatives=alternatives(survey.book, opening.request) if is_changeable else (),
+        alternatives=alternatives(survey.book, opening.request, short) if is_changeable else (),
     )
 
 

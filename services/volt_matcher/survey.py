@@ -21,6 +21,8 @@ from volt_matcher.state import State
 
 LOT_FILTERS = ("model", "memory", "interface", "bandwidth", "reliability", "tier", "runtime", "terms", "free_gpus")
 PLACE_FILTERS = ("region", "country")
+FILTERS = ("alive", "excluded", *LOT_FILTERS, "interconnect", *PLACE_FILTERS, "price")
+"""In the order in which they are counted."""
 ALWAYS = frozenset({"alive", "excluded", "model", "memory", "free_gpus", "interconnect", "region", "price"})
 
 

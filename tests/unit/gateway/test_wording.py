@@ -28,3 +28,8 @@ from volt_gateway.wording import in_words
 def test_it_says_what_is_to_be_asked_for(change: dict[str, object], words: str) -> None:
     told = {"price_microusd_per_gpu_hour": 1_000_000, "gpus": 8, **change}
     assert in_words(msgspec.convert(told, Alternative)) == words
+
+
+def test_an_alternative_of_an_older_log_is_read_as_what_is_known_of_it() -> None:
+    old = b'{"change":"2 nodes with 4 GPUs each","price_microusd_per_gpu_hour":1000000,"gpus":8}'
+    assert in_words(msgspec.json.decode(old, type=Alternative)) == "8 GPUs"

@@ -14,7 +14,10 @@ from volt.contracts.market import Alternative
 from volt_matcher.alternatives import alternatives
 from volt_matcher.place import cheapest
 from volt_matcher.state import first_request
+from volt_matcher.survey import Shortfall, Survey
 
+UNKNOWN = Shortfall("price", 0, 1, (), 0, 0, 0)
+"""Every change might help."""
 PLACE = Place(region="eu", country="DE", site="s1", fabric="A", bandwidth_gbps=200)
 
 
@@ -108,7 +111,11 @@ def test_an_alternative_taken_up_field_by_field_clears_at_its_price(
     request = first_request(what, cap_microusd, 0)
     if cheapest(market.state.book, request) is not None:
         return
-    for one in alternatives(market.state.book, request):
+    short = Survey(market.state).shortfall(request)
+    assert short is not None or len(what.shapes) > 1 or what.interconnect == "nvlink"
+    offered = alternatives(market.state.book, request, short or UNKNOWN)
+    assert offered == alternatives(market.state.book, request, UNKNOWN), "nothing that clears is passed over"
+    for one in offered:
         again = first_request(*changed(what, cap_microusd, one), 0)
         assert again != request, one
         placed = cheapest(market.state.book, again)
