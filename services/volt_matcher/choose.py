@@ -21,9 +21,9 @@ from volt_matcher.search import improve
 ROUNDS_MAX = 48
 COMPETITOR_ROUNDS_MAX = 12_000
 """Rounds of prices, times competitors."""
-MOVES_PER_COMPETITOR = 6
-MOVES_MIN = 240
-MOVES_MAX = 1_200
+MOVES_PER_COMPETITOR = 10
+MOVES_MIN = 400
+MOVES_MAX = 1_500
 
 
 def choose(book: Book, competitors: Sequence[Competitor]) -> list[Placement | None]:
