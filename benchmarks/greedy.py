@@ -18,7 +18,7 @@ class Traits(NamedTuple):
 
 
 ORDERS: dict[str, Callable[[Traits], int]] = {
-    "age": lambda one: 0,
+    "age": lambda _: 0,
     "cap": lambda one: -one.cap,
     "gains": lambda one: -one.gains,
     "gains_per_gpu": lambda one: -one.gains * 1_000_000 // one.gpus,
