@@ -60,32 +60,62 @@ class Instance(msgspec.Struct):
         return sum(one.nodes * one.gpus for one in self.requests) / max(1, supply)
 
 
-class Kind(NamedTuple):
-    """How requests look, and how much more of them there is than supply; None: as it comes."""
+class Mix(NamedTuple):
+    """How many nodes requests want, and how many GPUs on each."""
 
-    name: str
     nodes: tuple[int, ...]
     gpus: tuple[int, ...]
-    pressure: float | None
 
 
+class Prices(NamedTuple):
+    """Asks are near their fabric's, which is between `low` and `high`; caps are between `least` and `most`."""
+
+    low: int
+    high: int
+    near_percent: int
+    least: int
+    most: int
+    step: int
+
+
+class Kind(NamedTuple):
+    """How large requests may be, and how much more of them there is than supply; None: as it comes."""
+
+    name: str
+    mixes: tuple[Mix, ...]
+    pressure: int | None
+
+
+SMALL = Mix((1, 1, 2, 2, 4), (1, 2, 4, 8))
+MIDDLE = Mix((1, 2, 3, 4, 6), (1, 2, 4, 8, 8))
+LARGE = Mix((1, 2, 4, 8, 8, 12, 16), (2, 4, 8, 8, 8))
 KINDS = (
-    Kind("slack", (1, 1, 2, 2, 4), (1, 2, 4, 8), None),
-    Kind("large", (1, 2, 4, 8, 8, 12, 16), (2, 4, 8, 8, 8), None),
-    Kind("tight-2", (1, 2, 3, 4, 6), (1, 2, 4, 8, 8), 2.0),
-    Kind("tight-3", (1, 2, 4, 8, 8, 12, 16), (2, 4, 8, 8, 8), 3.0),
-    Kind("tight-4", (1, 1, 2, 2, 4), (1, 2, 4, 8), 4.0),
+    Kind("slack", (SMALL,), None),
+    Kind("large", (LARGE,), None),
+    Kind("tight-2", (SMALL, MIDDLE, LARGE), 2),
+    Kind("tight-3", (SMALL, MIDDLE, LARGE), 3),
+    Kind("tight-4", (SMALL, MIDDLE, LARGE), 4),
 )
+PRICES = (
+    Prices(1200, 2400, 15, 1500, 4000, 1),
+    Prices(1900, 2100, 5, 1850, 2500, 1),
+    Prices(500, 6000, 30, 800, 9000, 1),
+    Prices(1500, 2500, 20, 1500, 4000, 100),
+)
+FABRICS = ((3, 4, 6), (6, 10, 16), (8, 16, 32), (48, 64))
+"""How many nodes a fabric has."""
+NO_FABRIC_PERCENT = (0, 0, 20)
 
 
 def generate(requests: int, nodes: int, kind: Kind, seed: int) -> Instance:
     """A market of this size. About 40% of the requests are gangs on one fabric."""
     chance = Random(f"{requests}/{nodes}/{kind.name}/{seed}")
-    models = [f"m{number}" for number in range(2 + nodes // 1500 + (nodes >= 1000))]
-    supply = list(_nodes(chance, nodes, models))
-    asked = [_asked(chance, f"r{number}", models, kind) for number in range(requests)]
+    models = [f"m{number}" for number in range(chance.randint(1, 3) + nodes // 1500)]
+    mix, prices = chance.choice(kind.mixes), chance.choice(PRICES)
+    asked = [_asked(chance, f"r{number}", models, mix, prices) for number in range(requests)]
+    supply = list(_nodes(chance, nodes, models, prices))
     if kind.pressure is not None:
-        _lease_out(chance, supply, int(sum(one.nodes * one.gpus for one in asked) / kind.pressure))
+        _lease_out(chance, supply, sum(one.nodes * one.gpus for one in asked) // kind.pressure)
     return Instance(supply, asked)
 
 
@@ -139,32 +169,38 @@ def _request(one: Asked) -> Request:
     )
 
 
-def _nodes(chance: Random, count: int, models: list[str]) -> list[Node]:
+def _nodes(chance: Random, count: int, models: list[str], prices: Prices) -> list[Node]:
+    sizes, loose_percent = chance.choice(FABRICS), chance.choice(NO_FABRIC_PERCENT)
     nodes = list[Node]()
     while len(nodes) < count:
-        model, region, fabric = chance.choice(models), chance.choice(REGIONS), f"f{len(nodes)}"
-        base = chance.randint(1200, 2400)
-        for _ in range(min(count - len(nodes), chance.choice((8, 16, 32) if count >= 1000 else (6, 10, 16)))):
+        model, region, number = chance.choice(models), chance.choice(REGIONS), len(nodes)
+        base, fabric = chance.randint(prices.low, prices.high), f"f{number}"
+        for at in range(number, min(count, number + chance.choice(sizes))):
             free = chance.choices((1, 2, 4, 6, 8), (1, 1, 2, 1, 5))[0]
-            ask = base + chance.randint(-300, 300)
-            nodes.append(Node(f"n{len(nodes)}", model, free, ask, fabric, region))
+            near = base * prices.near_percent // 100
+            ask = _in_steps(base + chance.randint(-near, near), prices)
+            is_loose = chance.randrange(100) < loose_percent
+            nodes.append(Node(f"n{at}", model, free, ask, None if is_loose else fabric, region))
     chance.shuffle(nodes)
     return nodes
 
 
-def _asked(chance: Random, name: str, models: list[str], kind: Kind) -> Asked:
-    nodes, gpus, is_gang = chance.choice(kind.nodes), chance.choice(kind.gpus), chance.random() < 0.4
+def _asked(chance: Random, name: str, models: list[str], mix: Mix, prices: Prices) -> Asked:
+    nodes, gpus, is_gang = chance.choice(mix.nodes), chance.choice(mix.gpus), chance.random() < 0.4
     regions = chance.sample(REGIONS, chance.choice((1, 2, 3))) if chance.random() < 0.3 else None
-    price = chance.randint(1500, 4000)
-    return Asked(name, max(2, nodes) if is_gang else nodes, gpus, chance.choice(models), price, regions, is_gang)
+    cap = _in_steps(chance.randint(prices.least, prices.most), prices)
+    return Asked(name, max(2, nodes) if is_gang else nodes, gpus, chance.choice(models), cap, regions, is_gang)
+
+
+def _in_steps(price: int, prices: Prices) -> int:
+    return price // prices.step * prices.step
 
 
 def _lease_out(chance: Random, nodes: list[Node], left: int) -> None:
-    """Leases GPUs away until so many are left."""
-    free = sum(node.free for node in nodes)
-    for node in chance.sample(nodes, len(nodes)):
-        if free <= left:
-            return
-        gone = chance.choice((node.free, node.free, node.free // 2))
+    """Leases GPUs away until no more than so many are left: whole nodes first, or some of every node."""
+    free, is_whole = sum(node.free for node in nodes), chance.random() < 0.5
+    while free > left:
+        node = chance.choice(nodes)
+        gone = min(free - left, node.free if is_whole else (node.free + 1) // 2)
         node.free -= gone
         free -= gone

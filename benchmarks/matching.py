@@ -20,6 +20,7 @@ from typing import NamedTuple, ParamSpec
 import msgspec
 
 from benchmarks.figures import percentile
+from benchmarks.greedy import ORDERS, greedy
 from benchmarks.instances import KINDS, Instance, Kind, Node, book_of, competitors_of, generate, lot_of
 from benchmarks.optimum import solve
 from volt.contracts.jobs import Level
@@ -133,11 +134,15 @@ def measure_passes() -> Iterator[dict[str, float | str]]:
 
 
 def summary(passes: list[dict[str, float | str]]) -> list[dict[str, float | str]]:
-    """By size: the least and the mean share of the bound, and how many times less time than HiGHS, in all."""
+    """By size: the least and the mean share of the bound, of ours, of the greedy order that is best on average, and of
+    the best order for each pass; and how many times less time than HiGHS, in all.
+    """
     found: list[dict[str, float | str]] = []
     for requests, nodes, _ in PASS_SIZES:
         of_size = [one for one in passes if (one["requests"], one["nodes"]) == (requests, nodes)]
-        shares = [float(one["percent_of_bound"]) for one in of_size]
+        shares, usual = _column(of_size, "percent_of_bound"), _column(of_size, "greedy_percent")
+        means = {name: statistics.fmean(_column(of_size, f"greedy_{name}_percent")) for name in ORDERS}
+        best = max(ORDERS, key=means.__getitem__)
         ours, theirs = (sum(float(one[key]) for one in of_size) for key in ("seconds", "highs_seconds"))
         found.append(
             {
@@ -146,6 +151,11 @@ def summary(passes: list[dict[str, float | str]]) -> list[dict[str, float | str]
                 "passes": len(of_size),
                 "percent_of_bound_min": min(shares),
                 "percent_of_bound_mean": round(statistics.fmean(shares), 3),
+                "best_greedy": best,
+                "best_greedy_min": min(_column(of_size, f"greedy_{best}_percent")),
+                "best_greedy_mean": round(means[best], 3),
+                "any_greedy_min": min(usual),
+                "any_greedy_mean": round(statistics.fmean(usual), 3),
                 "seconds": round(ours, 4),
                 "highs_seconds": round(theirs, 4),
                 "times_less_than_highs": round(theirs / ours, 1),
@@ -158,14 +168,15 @@ def as_text(report: dict[str, list[dict[str, float | str]]]) -> str:
     """The report as tables."""
     lines = []
     for title, rows in report.items():
-        lines += ["", title, "  ".join(rows[0])]
-        lines += ["  ".join(str(value).rjust(len(name)) for name, value in row.items()) for row in rows]
+        widths = {name: max(len(name), *(len(str(row[name])) for row in rows)) for name in rows[0]}
+        lines += ["", title, "  ".join(name.rjust(width) for name, width in widths.items())]
+        lines += ["  ".join(str(row[name]).rjust(width) for name, width in widths.items()) for row in rows]
     return "\n".join(lines)
 
 
 def _measure_pass(requests: int, nodes: int, kind: Kind, seed: int) -> dict[str, float | str]:
     instance = generate(requests, nodes, kind, seed)
-    ours, optimum = run_pass(instance), solve(instance)
+    ours, optimum, orders = run_pass(instance), solve(instance), greedy(instance)
     return {
         "requests": requests,
         "nodes": nodes,
@@ -175,11 +186,21 @@ def _measure_pass(requests: int, nodes: int, kind: Kind, seed: int) -> dict[str,
         "welfare": ours.welfare,
         "highs_welfare": optimum.welfare,
         "bound": optimum.bound,
-        "percent_of_bound": round(100 * ours.welfare / max(1, optimum.bound), 3),
+        "percent_of_bound": _percent(ours.welfare, optimum.bound),
+        "greedy_percent": _percent(max(orders.values()), optimum.bound),
+        **{f"greedy_{name}_percent": _percent(gains, optimum.bound) for name, gains in orders.items()},
         "seconds": round(ours.seconds, 5),
         "highs_seconds": round(optimum.seconds, 4),
         "times_less_than_highs": round(optimum.seconds / ours.seconds, 1),
     }
+
+
+def _column(rows: list[dict[str, float | str]], name: str) -> list[float]:
+    return [float(row[name]) for row in rows]
+
+
+def _percent(welfare: int, bound: int) -> float:
+    return round(100 * welfare / bound, 3) if bound else 100.0
 
 
 def _bid(chance: Random, number: int) -> Node:

@@ -11,7 +11,6 @@ from itertools import zip_longest
 
 from volt_matcher.book import Book
 from volt_matcher.contest import Contest
-from volt_matcher.exact import solve
 from volt_matcher.fields import Competitor
 from volt_matcher.lots import LotId, Request
 from volt_matcher.place import Placement, cheapest, ranked
@@ -19,17 +18,12 @@ from volt_matcher.prices import by_prices
 from volt_matcher.reach import relevant
 from volt_matcher.search import improve
 
-ROUNDS_MAX = 16
-COMPETITOR_ROUNDS_MAX = 8_000
+ROUNDS_MAX = 48
+COMPETITOR_ROUNDS_MAX = 12_000
 """Rounds of prices, times competitors."""
-EXACT_COMPETITORS_MAX = 8
-EXACT_LOTS_MAX = 16
-"""More competitors or lots than these are not tried exactly: it would seldom end within its steps."""
-MOVES_PER_COMPETITOR = 14
-MOVES_MIN = 480
-MOVES_MAX = 2_000
-STALLED_MOVES_PER_COMPETITOR = 6
-STALLED_MOVES_MIN = 240
+MOVES_PER_COMPETITOR = 10
+MOVES_MIN = 400
+MOVES_MAX = 1_500
 
 
 def choose(book: Book, competitors: Sequence[Competitor]) -> list[Placement | None]:
@@ -89,10 +83,7 @@ def _is_contested(book: Book, found: Sequence[Placement | None]) -> bool:
 def _contested(book: Book, competitors: list[Competitor]) -> list[Placement | None]:
     contest = Contest(relevant(book, competitors), competitors)
     priced = by_prices(contest, max(1, min(ROUNDS_MAX, COMPETITOR_ROUNDS_MAX // len(competitors))))
-    is_small = len(competitors) <= EXACT_COMPETITORS_MAX and len(contest.lots) <= EXACT_LOTS_MAX
-    if not is_small or not solve(priced):
-        moves = min(MOVES_MAX, max(MOVES_MIN, MOVES_PER_COMPETITOR * len(competitors)))
-        improve(priced, moves, max(STALLED_MOVES_MIN, STALLED_MOVES_PER_COMPETITOR * len(competitors)))
+    improve(priced, min(MOVES_MAX, max(MOVES_MIN, MOVES_PER_COMPETITOR * len(competitors))))
     return [
         Placement(ranked(contest.lots[lot] for lot in taken[2]), taken[1].gpus) if taken is not None else None
         for taken in priced.plan

@@ -54,7 +54,8 @@ class Contest:
         self.changes = 0
         self.gains = 0
         """Of the whole plan."""
-        self._whole = list(self.free)
+        self.whole = list(self.free)
+        """What was free at first."""
         self._sizes = sorted({shape.gpus_per_node for one in competitors for shape in one.request.shapes})
         most = max(self.free, default=0)
         self._crossed = [
@@ -63,10 +64,11 @@ class Contest:
         ]
         self._name_domains()
         self._eligible = Fields(self.lots, competitors)
-        self._unchanged = [0] * len(self._domain_lots)
+        self._unchanged = [0] * len(self.domain_lots)
         self.prices = [0] * len(ordered)
         self.renumber(self.prices)
-        self.limit = [self._limit(one) for one in competitors]
+        self.limit = [self._limit(one) + len(competitors) - number for number, one in enumerate(competitors)]
+        """What each would pay at most. Older ones pay a little more, so that equal gains are theirs."""
         self.choices = [self._choices(number) for number in range(len(competitors))]
         self.size = [one.request.shapes[0].nodes * one.request.shapes[0].gpus_per_node for one in competitors]
 
@@ -76,14 +78,14 @@ class Contest:
         asks_microusd = self.asks_microusd
         costs = [UNIT * ask_microusd + price for ask_microusd, price in zip(asks_microusd, prices, strict=True)]
         self._order = order = sorted(range(len(costs)), key=costs.__getitem__)
-        self._bit = bit = [0] * len(order)
+        self.bit = bit = [0] * len(order)
         one = 1
         for lot in order:
             bit[lot] = one
             one <<= 1
-        self._masks = gather(self._domain_lots, bit)
+        self._masks = gather(self.domain_lots, bit)
         self._fields = self._eligible.bits(bit)
-        self.at_first = self._at_least(self._whole)
+        self.at_first = self._at_least(self.whole)
         self._costs: list[dict[Choice, tuple[int, int]]] = [{} for _ in self.competitors]
         self.empty()
 
@@ -114,21 +116,10 @@ class Contest:
             return None
         return self._take_lowest(number, best_choice, best_lots)
 
-    def within(self, number: int, choice: Choice) -> Taken | None:
-        """This one way to serve it out of what is free now."""
-        self.steps += 1
-        lots = self.available[choice.gpus] & self.reach(choice)
-        return self._take_lowest(number, choice, lots) if lots.bit_count() >= choice.nodes else None
-
     def taking(self, number: int, choice: Choice, lots: tuple[int, ...]) -> Taken:
         """What the competitor gains from these lots."""
         asked_microusd = sum([self.asks_microusd[lot] for lot in lots])
         return (self.limit[number] - choice.gpus * choice.factor * asked_microusd, choice, lots)
-
-    def traits(self, lot: int) -> tuple[object, ...]:
-        """All that anybody here could tell one lot from another by, but for what is free of it."""
-        fields = tuple([bool(field & self._bit[lot]) for field in self._fields])
-        return (self.asks_microusd[lot], self.prices[lot], fields, tuple(self._domains_of[lot]))
 
     def reach(self, choice: Choice) -> int:
         """The lots that the choice could use, as bits."""
@@ -144,9 +135,18 @@ class Contest:
             bits ^= low
         return lots
 
+    def first(self, bits: int, count: int) -> list[int]:
+        """The cheapest so many of the lots that these bits stand for; all if there are fewer."""
+        order, lots = self._order, list[int]()
+        while bits and len(lots) < count:
+            low = bits & -bits
+            lots.append(order[low.bit_length() - 1])
+            bits ^= low
+        return lots
+
     def beside(self, lot: int) -> int:
         """The lots of the narrowest domain that the lot is in, as bits; all if it is in none."""
-        domains = self._domains_of[lot]
+        domains = self.domains_of[lot]
         return self._masks[domains[0]] if domains else (1 << len(self.lots)) - 1
 
     def put(self, number: int, taken: Taken) -> None:
@@ -167,7 +167,7 @@ class Contest:
 
     def empty(self) -> None:
         """Takes everything away."""
-        self.free, self.available = list(self._whole), dict(self.at_first)
+        self.free, self.available = list(self.whole), dict(self.at_first)
         self.taken, self.held = [None] * len(self.competitors), [0] * len(self.competitors)
         self.gains = 0
         self._changed = [0] * len(self._masks)
@@ -208,7 +208,7 @@ class Contest:
 
     def _shift(self, taken: Taken, gpus: int) -> int:
         """So many GPUs more, or fewer, on each of the lots taken. Returns the lots as bits."""
-        free, available, bit = self.free, self.available, self._bit
+        free, available, bit = self.free, self.available, self.bit
         by_free: dict[int, int] = {}
         for lot in taken[2]:
             before = free[lot]
@@ -222,7 +222,7 @@ class Contest:
             self._changed[taken[1].domain] = self.changes
         else:
             for lot in taken[2]:
-                for domain in self._domains_of[lot]:
+                for domain in self.domains_of[lot]:
                     self._changed[domain] = self.changes
         return sum(by_free.values())
 
@@ -234,7 +234,7 @@ class Contest:
     def _at_least(self, free: list[int]) -> dict[int, int]:
         """For each size, the lots with so many GPUs free."""
         return {
-            size: sum([b for b, count in zip(self._bit, free, strict=True) if count >= size]) for size in self._sizes
+            size: sum([b for b, count in zip(self.bit, free, strict=True) if count >= size]) for size in self._sizes
         }
 
     def _limit(self, competitor: Competitor) -> int:
@@ -255,19 +255,19 @@ class Contest:
         }
         self._levels: dict[Level, dict[tuple[str, str], int]] = {level: {} for level in LEVELS if level in levels}
         self._is_one_level = len(self._levels) == 1
-        self._domain_lots: list[list[int]] = []
-        self._domains_of: list[list[int]] = [[] for _ in self.lots]
+        self.domain_lots: list[list[int]] = []
+        self.domains_of: list[list[int]] = [[] for _ in self.lots]
         for level in LEVELS:
             names = self._levels.get(level)
             for number, lot in enumerate(self.lots if names is not None else ()):
                 name = lot.domains[level]
                 if names is None or not name:
                     continue
-                domain = names.setdefault((lot.model, name), len(self._domain_lots))
-                if domain == len(self._domain_lots):
-                    self._domain_lots.append([])
-                self._domain_lots[domain].append(number)
-                self._domains_of[number].append(domain)
+                domain = names.setdefault((lot.model, name), len(self.domain_lots))
+                if domain == len(self.domain_lots):
+                    self.domain_lots.append([])
+                self.domain_lots[domain].append(number)
+                self.domains_of[number].append(domain)
 
     def _choices(self, number: int) -> tuple[Choice, ...]:
         """Every way to serve a competitor that would do if nobody else were there, cheapest first."""
@@ -300,7 +300,7 @@ class Contest:
 
     def _is_inside(self, domain: int, level: Level) -> bool:
         """Whether the domain is within one of this level; a fabric may be at several sites."""
-        return bool(shared((self.lots[lot].domains for lot in self._domain_lots[domain]), level))
+        return bool(shared((self.lots[lot].domains for lot in self.domain_lots[domain]), level))
 
     def _of_model(self, level: Level, model: str) -> list[int]:
         return [domain for (of, _), domain in self._levels.get(level, {}).items() if of == model]

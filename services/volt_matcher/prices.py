@@ -1,71 +1,126 @@
 """Shadow prices: what a GPU of each lot is worth to those who do not get it.
 
-The Lagrangian dual of the pass: with a price on each lot, every competitor alone takes what is cheapest, and the sum
-of what they gain, plus the price of all that is free, bounds what any plan can gain (Held and Karp 1970, Fisher 1981).
-The prices rise where more is taken than is free and fall where less is, by Polyak's step. In every round the
-competitors are also placed one after the other at these prices; the best plan of all rounds is kept.
+The sum of what all gain alone at some prices, plus the price of all that is free, bounds what any plan can gain (Held
+and Karp 1970, Fisher 1981). The prices rise where more is taken than is free and fall where less is, by steps of
+Polyak's length in a direction that remembers the last one (Camerini, Fratta and Maffioli 1975). Now and then the
+competitors are placed one after the other at the best prices so far; the best plan is kept.
 """
 
-from volt_matcher.contest import Contest, Taken
+from volt_matcher.contest import Choice, Contest, Taken
+from volt_matcher.dual import Dual, Open, Prices
 
 DENSITIES = ((1, 1), (4, 3), (2, 1))
 """Orders to begin with: gains to this power over GPUs to that one, greatest first."""
-STEP_PERMILLE = 1000
-SHRINK_PERMILLE = 600
-STALLED_ROUNDS_MAX = 2
+MEMORY_PERMILLE = 500
+"""How much of the last direction is kept."""
+SHRINK_PERMILLE = 500
+STALLED_ROUNDS_MAX = 1
+PROGRESS = 2_000
+"""A round that lowers the bound by less than this part has stalled."""
+ROUNDS_PER_GREEDY = 12
+ENOUGH = 700
+"""A plan within this part of the bound is good enough."""
 
 Plan = list[Taken | None]
+Candidate = tuple[int, Choice | None]
+"""Somebody, and a way to serve it; None is not to."""
 
 
 class Priced:
-    """The best plan so far, the prices of the last round, and the bound that the prices prove."""
+    """The best plan so far, and the bound with the prices that prove it."""
 
     def __init__(self, contest: Contest) -> None:
         self.contest = contest
+        self.dual = Dual(contest)
         self.plan: Plan = [None] * len(contest.competitors)
         self.gains = -1
         self.bound = -1
-        self.prices = list(contest.prices)
-        self.bound_prices = self.prices
-        """The prices that prove the bound."""
+        self.prices: Prices = {}
         self.surplus = [0] * len(contest.competitors)
         """What each would gain at those prices."""
         self.alone: list[int] = []
         """What each would gain if nobody else were there."""
+
+    @property
+    def enough(self) -> int:
+        """Plans that gain so much are not improved any more."""
+        return self.bound - self.bound // ENOUGH
 
     def keep(self) -> None:
         """The contest's plan, if it is better than what was kept."""
         if self.contest.gains > self.gains:
             self.gains, self.plan = self.contest.gains, list(self.contest.taken)
 
+    def renumber(self, percent: int) -> None:
+        """Empties the contest, and numbers its lots by ask plus such a share of the prices."""
+        prices = [0] * len(self.contest.lots)
+        for lot, price in self.prices.items():
+            prices[lot] = price * percent // 100
+        self.contest.renumber(prices)
+
+    def candidates(self) -> list[Candidate]:
+        """What a plan that is noticeably better could do, in the order of what it loses by that at least."""
+        found = list[tuple[int, int, int, Choice | None]]()
+        gap = self.enough - self.gains
+        self.dual.charge(self.prices)
+        for number, ways in enumerate(self.dual.ways):
+            surplus, limit = self.surplus[number], self.contest.limit[number]
+            for at, way in enumerate(ways):
+                regret = surplus - limit + self.dual.cost(way)
+                if regret <= gap:
+                    found.append((regret, number, at, way.choice))
+            if surplus <= gap:
+                found.append((surplus, number, len(ways), None))
+        found.sort(key=lambda one: one[:3])
+        return [(number, choice) for _, number, _, choice in found]
+
+    def open_ways(self, number: int) -> list[Open]:
+        """What a better plan could do with one competitor."""
+        return self.dual.open_ways(number, self.bound - self.gains, self.surplus[number])
+
 
 def by_prices(contest: Contest, rounds: int) -> Priced:
     """Plans by shadow prices."""
     priced, numbers = Priced(contest), range(len(contest.competitors))
     found = [contest.best(number, contest.at_first) for number in numbers]
-    alone = priced.alone = [one[0] if one else 0 for one in found]
+    priced.alone = [one[0] if one else 0 for one in found]
     for up, down in DENSITIES:
-        _greedy(priced, [gains**up * 1000 // size**down for gains, size in zip(alone, contest.size, strict=True)])
-    step_permille, stalled = STEP_PERMILLE, 0
-    for _ in range(rounds):
-        contest.renumber(priced.prices)
-        bound, surplus, excess = _relaxed(contest)
+        worth = zip(priced.alone, contest.size, strict=True)
+        _greedy(priced, [max(0, gains) ** up * 1000 // size**down for gains, size in worth])
+    step_permille, stalled, direction = 1000, 0, dict[int, int]()
+    for at in range(1, rounds + 1):
+        bound, surplus, taken = priced.dual.relax()
+        is_stalled = priced.bound >= 0 and bound > priced.bound - priced.bound // PROGRESS
         if priced.bound < 0 or bound < priced.bound:
-            priced.bound, priced.bound_prices, priced.surplus, stalled = bound, priced.prices, surplus, 0
-        else:
-            stalled += 1
+            priced.bound, priced.prices, priced.surplus = bound, priced.dual.prices, surplus
+        stalled = stalled + 1 if is_stalled else 0
         if stalled > STALLED_ROUNDS_MAX:
             step_permille, stalled = step_permille * SHRINK_PERMILLE // 1000, 0
-        _greedy(priced, [gains * 1000 // size for gains, size in zip(surplus, contest.size, strict=True)])
-        _greedy(priced, surplus)
-        gap = max(bound - priced.gains, bound // 500) * step_permille // 1000
-        steepness = sum([more * more for more, price in zip(excess, priced.prices, strict=True) if more > 0 or price])
-        if not steepness or priced.bound <= priced.gains:
+        if at % ROUNDS_PER_GREEDY == 0 or at == rounds:
+            _at_prices(priced)
+        direction = _direction(priced, taken, direction)
+        steepness = sum([more * more for more in direction.values()])
+        if not steepness or priced.gains >= priced.enough:
             break
-        priced.prices = [
-            max(0, price + gap * more // steepness) for price, more in zip(priced.prices, excess, strict=True)
-        ]
+        step = max(bound - priced.gains, bound // 500) * step_permille
+        prices = {lot: priced.dual.prices.get(lot, 0) + step * more // steepness for lot, more in direction.items()}
+        priced.dual.charge({lot: price for lot, price in prices.items() if price > 0})
     return priced
+
+
+def _direction(priced: Priced, taken: dict[int, int], before: dict[int, int]) -> dict[int, int]:
+    """Where prices should go, per mille of GPUs: lots that are neither dear nor wanted too much stay out."""
+    free, prices = priced.contest.whole, priced.dual.prices
+    excess = {lot: taken.get(lot, 0) - free[lot] for lot in prices}
+    excess |= {lot: gpus - free[lot] for lot, gpus in taken.items() if gpus > free[lot]}
+    return {lot: 1000 * more + MEMORY_PERMILLE * before.get(lot, 0) // 1000 for lot, more in excess.items()}
+
+
+def _at_prices(priced: Priced) -> None:
+    """One after the other, by what they gain per GPU and by what they gain."""
+    priced.renumber(100)
+    _greedy(priced, [gains * 1000 // size for gains, size in zip(priced.surplus, priced.contest.size, strict=True)])
+    _greedy(priced, priced.surplus)
 
 
 def _greedy(priced: Priced, worth: list[int]) -> None:
@@ -77,19 +132,3 @@ def _greedy(priced: Priced, worth: list[int]) -> None:
         if found is not None:
             contest.put(number, found)
     priced.keep()
-
-
-def _relaxed(contest: Contest) -> tuple[int, list[int], list[int]]:
-    """What all could gain at these prices if each were alone, what each gains, and what is asked of lots in excess."""
-    prices, free = contest.prices, contest.free
-    bound = sum([price * count for price, count in zip(prices, free, strict=True)])
-    surplus, excess = [], [-count for count in free]
-    for number in range(len(contest.competitors)):
-        found = contest.best(number, contest.at_first)
-        gains = contest.priced(found) if found is not None else 0
-        surplus.append(gains)
-        if found is not None and gains > 0:
-            bound += gains
-            for lot in found[2]:
-                excess[lot] += found[1].gpus
-    return bound, surplus, excess

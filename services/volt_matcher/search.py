@@ -1,23 +1,24 @@
 """Local search: some give up what they have, others take it, and whoever gave up looks for something else.
 
-Each move is aimed at one who has nothing, or loosens a few neighbours; those who lost are placed again at shadow
-prices, and the move stays if the gains are no less. Choices between equals are made by a fixed sequence of numbers, so
-the same contest always gives the same plan; and the number of moves is bounded, never their time.
+First every change that could lead to a noticeably better plan is tried, those that lose least against the bound first,
+until none helps. What is left of a small contest is searched exactly. Then changes are made that look random; each
+stays if the gains are no less. Their choices follow a fixed sequence of numbers, so the same contest always gives the
+same plan; and moves are bounded in number, never in time.
 """
 
-from volt_matcher.contest import Contest, Taken
-from volt_matcher.prices import Priced
+from volt_matcher.exact import solve
+from volt_matcher.moves import Move
+from volt_matcher.prices import Candidate, Priced
 
-EVICTED_MAX = 8
-CHAIN_MAX = 3
 LOOSENED_MAX = 5
-NEWCOMERS_MAX = 12
 NOISE_PERCENT = 60
 MOVES_PER_EPOCH = 80
-NOTICEABLE = 10_000
-"""A move that makes less than this part of the bound more is no sign that there is more to find."""
 PRICE_PERCENTS = (100, 50, 0, 150)
 """At which share of the shadow prices lots are picked, epoch by epoch: no one price is right for all gangs."""
+STALLED_MOVES_MIN = 20
+STALLED_MOVES_PER_PERMILLE = 4
+STALLED_MOVES_MAX = 100
+"""How many moves in vain end the search: the more, the further the plan is below the bound."""
 
 
 class Sequence:
@@ -30,112 +31,115 @@ class Sequence:
         self._state = (self._state * 6364136223846793005 + 1442695040888963407) % 2**64
         return (self._state >> 33) % bound
 
-
-class _Move:
-    """What was given up and taken, so that it can be undone."""
-
-    def __init__(self, contest: Contest) -> None:
-        self.contest = contest
-        self.gains_before = contest.gains
-        self.given_up: dict[int, Taken] = {}
-        self.placed: list[int] = []
-
-    def evict(self, number: int) -> None:
-        self.given_up[number] = self.contest.remove(number)
-
-    def put(self, number: int, taken: Taken) -> None:
-        self.contest.put(number, taken)
-        self.placed.append(number)
-
-    def undo(self) -> None:
-        for number in reversed(self.placed):
-            self.contest.remove(number)
-        for number, taken in self.given_up.items():
-            self.contest.put(number, taken)
+    def noise(self, gains: int) -> int:
+        return gains * self.below(NOISE_PERCENT) // 100
 
 
-def improve(priced: Priced, moves_max: int, stalled_moves_max: int) -> None:
-    """Moves from the best plan on, until the bound says that it is the best or so many moves were in vain."""
-    contest, sequence = priced.contest, Sequence()
+def improve(priced: Priced, moves_max: int) -> None:
+    """Moves from the best plan on, until it is good enough, or so many moves were made, or too many in vain."""
+    if priced.gains >= priced.enough:
+        return
     able = [number for number, gains in enumerate(priced.alone) if gains > 0]
-    stalled = 0
-    for at in range(moves_max):
-        if contest.gains >= priced.bound or stalled >= stalled_moves_max:
+    moves_left = _systematic(priced, able, moves_max)
+    if priced.gains < priced.enough and moves_left > 0 and not solve(priced):
+        _at_random(priced, able, moves_left)
+
+
+def _systematic(priced: Priced, able: list[int], moves_left: int) -> int:
+    """Tries candidates in turn until none of them helps. Says how many moves are left."""
+    contest, candidates = priced.contest, priced.candidates()
+    priced.renumber(100)
+    contest.load(priced.plan)
+    at = in_vain = 0
+    while in_vain < len(candidates) and moves_left > 0 and contest.gains < priced.enough:
+        is_better = _try(priced, able, candidates[at % len(candidates)])
+        in_vain = 0 if is_better else in_vain + 1
+        at += 1
+        moves_left -= 1
+    priced.keep()
+    return moves_left
+
+
+def _try(priced: Priced, able: list[int], candidate: Candidate) -> bool:
+    """Makes a move if it is for the better."""
+    contest, (number, choice) = priced.contest, candidate
+    move = Move(contest)
+    if choice is not None:
+        is_made = move.force(number, choice)
+    else:
+        is_made = contest.taken[number] is not None
+        if is_made:
+            _without(move, able, number)
+    if is_made:
+        _fill(move, able, priced, None, number if choice is None else None)
+    if not is_made or contest.gains <= move.gains_before:
+        move.undo()
+        return False
+    return True
+
+
+def _without(move: Move, able: list[int], number: int) -> None:
+    """Somebody has nothing any more, and the others take what is cheaper than what they have."""
+    contest = move.contest
+    freed = contest.held[number]
+    move.evict(number)
+    for other in able:
+        taken, held = contest.taken[other], contest.held[other]
+        if taken is None:
+            continue
+        cheaper = freed & contest.reach(taken[1]) & contest.available[taken[1].gpus]
+        if cheaper and cheaper & -cheaper < held:
+            move.evict(other)
+            freed |= held
+            found = contest.best(other, contest.available)
+            assert found is not None, "what it had is free"
+            move.put(other, found)
+
+
+def _at_random(priced: Priced, able: list[int], moves_left: int) -> None:
+    contest, sequence = priced.contest, Sequence()
+    gap_permille = 1000 * (priced.bound - priced.gains) // priced.bound
+    stalled_max = min(STALLED_MOVES_MAX, STALLED_MOVES_MIN + STALLED_MOVES_PER_PERMILLE * gap_permille)
+    stalled, plan = 0, priced.plan
+    for at in range(moves_left):
+        if contest.gains >= priced.enough or stalled >= stalled_max:
             break
         if at % MOVES_PER_EPOCH == 0:
-            _begin_epoch(priced, at // MOVES_PER_EPOCH)
-        waiting = [number for number in able if contest.taken[number] is None]
+            priced.renumber(PRICE_PERCENTS[at // MOVES_PER_EPOCH % len(PRICE_PERCENTS)])
+            contest.load(plan)
+        move = Move(contest, sequence.noise)
         served = [number for number in able if contest.taken[number] is not None]
         if not served:
             break
-        move = _Move(contest)
+        waiting = [number for number in able if contest.taken[number] is None]
         kind = sequence.below(6)
-        if waiting and kind < 3:
-            _chain(move, waiting[sequence.below(len(waiting))], sequence)
-        elif kind < 5:
-            _chain(move, served[sequence.below(len(served))], sequence)
+        if kind < 4:
+            _push(move, waiting if waiting and kind < 2 else served, sequence)
         else:
             _loosen(move, served, sequence)
-        _fill(move, waiting, priced, sequence)
-        is_better = contest.gains > move.gains_before + priced.bound // NOTICEABLE
-        stalled = 0 if is_better else stalled + 1
+        _fill(move, able, priced, sequence, None)
+        stalled = 0 if contest.gains > move.gains_before else stalled + 1
         if contest.gains < move.gains_before:
             move.undo()
+        plan = list(contest.taken)
     priced.keep()
 
 
-def _begin_epoch(priced: Priced, number: int) -> None:
-    contest = priced.contest
-    plan = list(contest.taken) if number else priced.plan
-    percent = PRICE_PERCENTS[number % len(PRICE_PERCENTS)]
-    contest.renumber([price * percent // 100 for price in priced.prices])
-    contest.load(plan)
+def _push(move: Move, those: list[int], sequence: Sequence) -> None:
+    """One of those gets a place at others' expense."""
+    number = those[sequence.below(len(those))]
+    choices = move.contest.choices[number]
+    move.force(
+        number, choices[min(sequence.below(len(choices)), sequence.below(len(choices)))]
+    )  # Cheap ones more often.
 
 
-def _chain(move: _Move, number: int, sequence: Sequence) -> None:
-    """One gets a place at others' expense, and now and then one of those at yet others'."""
-    pinned = set[int]()
-    for _ in range(CHAIN_MAX):
-        pinned.add(number)
-        _make_room(move, number, sequence, pinned)
-        losers = [one for one in move.given_up if move.contest.taken[one] is None and one not in pinned]
-        if not losers or sequence.below(2):
-            return
-        number = losers[sequence.below(len(losers))]
-
-
-def _make_room(move: _Move, number: int, sequence: Sequence, pinned: set[int]) -> None:
-    """Evicts those who gain least, noise aside, from where it could be, until it can; and puts it there."""
-    contest = move.contest
-    choices = contest.choices[number]
-    choice = choices[min(sequence.below(len(choices)), sequence.below(len(choices)))]  # Cheap ones more often.
-    if contest.taken[number] is not None:
-        move.evict(number)
-    reach = contest.reach(choice)
-    tenants = [tenant for tenant, held in enumerate(contest.held) if held & reach and tenant not in pinned]
-
-    def worth(tenant: int) -> tuple[int, int]:
-        taken = contest.taken[tenant]
-        gains = contest.priced(taken) + taken[0] * sequence.below(NOISE_PERCENT) // 100 if taken is not None else 0
-        return (gains * 1000 // contest.size[tenant], tenant)
-
-    for tenant in sorted(tenants, key=worth)[:EVICTED_MAX]:
-        if (contest.available[choice.gpus] & reach).bit_count() >= choice.nodes:
-            break
-        move.evict(tenant)
-    found = contest.within(number, choice)
-    if found is not None:
-        move.put(number, found)
-
-
-def _loosen(move: _Move, served: list[int], sequence: Sequence) -> None:
+def _loosen(move: Move, served: list[int], sequence: Sequence) -> None:
     """Evicts some who are neighbours, and one or two from anywhere."""
     contest = move.contest
-    first = served[sequence.below(len(served))]
-    taken = contest.taken[first]
-    assert taken is not None
-    lot = taken[2][sequence.below(len(taken[2]))]
-    beside = contest.beside(lot)
+    taken = contest.taken[served[sequence.below(len(served))]]
+    assert taken is not None, "those who are served have something"
+    beside = contest.beside(taken[2][sequence.below(len(taken[2]))])
     near = [tenant for tenant, held in enumerate(contest.held) if held & beside]
     for _ in range(2 + sequence.below(LOOSENED_MAX - 1)):
         if near:
@@ -146,18 +150,15 @@ def _loosen(move: _Move, served: list[int], sequence: Sequence) -> None:
             move.evict(other)
 
 
-def _fill(move: _Move, waiting: list[int], priced: Priced, sequence: Sequence) -> None:
-    """Places those who lost something and some of those who wait, by what each is worth per GPU, noise aside."""
-    contest = move.contest
-
-    def order(number: int) -> tuple[int, int]:
-        size, noise_percent = contest.size[number], sequence.below(NOISE_PERCENT)
-        worth = priced.surplus[number] + priced.alone[number] * noise_percent // 100
-        return (-worth * 1000 // size, number)
-
-    newcomers = sorted([order(number) for number in waiting if contest.taken[number] is None])
-    losers = [order(number) for number in move.given_up if contest.taken[number] is None]
-    for _, number in sorted(losers + newcomers[:NEWCOMERS_MAX]):
+def _fill(move: Move, able: list[int], priced: Priced, sequence: Sequence | None, last: int | None) -> None:
+    """Places whoever fits, by what each is worth per GPU, noise aside, and this one last."""
+    contest, order = move.contest, list[tuple[int, int]]()
+    for number in able:
+        if contest.taken[number] is None and number != last:
+            noise = sequence.noise(priced.alone[number]) if sequence is not None else 0
+            order.append((-(priced.surplus[number] + noise) * 1000 // contest.size[number], number))
+    order.sort()
+    for number in [number for _, number in order] + ([last] if last is not None else []):
         found = contest.best(number, contest.available)
         if found is not None:
             move.put(number, found)
