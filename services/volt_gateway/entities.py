@@ -93,6 +93,16 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     address: str = ""
 
 
+class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """A committed checkpoint."""
+
+    step: int
+    generation: int
+    at_ms: int
+    ranks: int
+    size_bytes: int
+
+
 class Job(Document, frozen=True, kw_only=True):
     """A job. `seq` is where the log first speaks of it; `refused` holds later requests under the same id."""
 
@@ -125,6 +135,8 @@ class Job(Document, frozen=True, kw_only=True):
     bill: tuple[BillLine, ...] = ()
     scalings: tuple[tuple[str, Reason | None], ...] = ()
     """The last wishes for another size that were answered, each with the reason of a refusal."""
+    checkpoints: tuple[Checkpoint, ...] = ()
+    """The last that were committed, oldest first."""
 
     @property
     def takes_grants(self) -> bool:

@@ -21,10 +21,10 @@ from msgspec.structs import replace
 
 from volt.contracts import clusters, jobs, ledger
 from volt.contracts.errors import Reason
-from volt.contracts.http import JobShape, JobState, MemberState
+from volt.contracts.http import CHECKPOINTS_PER_JOB_MAX, JobShape, JobState, MemberState
 from volt.contracts.market import Gang, Waiting
 from volt.contracts.units import format_usd
-from volt_gateway.entities import JOBS_ENDED, Job, Member
+from volt_gateway.entities import JOBS_ENDED, Checkpoint, Job, Member
 from volt_gateway.timeline import loss_words
 
 REFUSED_PER_JOB_MAX = 4
@@ -111,6 +111,15 @@ def clustered(job: Job, event: clusters.ClusterEvent) -> Job:
             )
         case clusters.GenerationEnded(generation=job.generation, cause=cause, leaves=leaves):
             return _generation_ended(job, cause, leaves)
+        case clusters.CheckpointCommitted(checkpoint=checkpoint, at_ms=at_ms):
+            committed = Checkpoint(
+                step=checkpoint.step,
+                generation=checkpoint.generation,
+                at_ms=at_ms,
+                ranks=len(checkpoint.parts),
+                size_bytes=sum(part.size_bytes for part in checkpoint.parts),
+            )
+            return replace(job, checkpoints=(*job.checkpoints, committed)[-CHECKPOINTS_PER_JOB_MAX:])
         case clusters.ClusterReleased():
             return replace(
                 job,

@@ -32,6 +32,7 @@ PAGE_JOBS_MAX = 200
 OFFERS_MAX = 500
 STATEMENT_LINES_MAX = 500
 EVENTS_PER_JOB_MAX = 500
+CHECKPOINTS_PER_JOB_MAX = 100
 
 JobState = Literal[
     "requested",
@@ -238,6 +239,24 @@ class Bill(Answer, frozen=True, kw_only=True):
     lines: tuple[LeaseBill, ...]
     due_usd: str
     on_hold_usd: str
+
+
+class Checkpoint(Answer, frozen=True, kw_only=True):
+    """A step that every rank of a generation has stored. Only one that is `kept` can be resumed from."""
+
+    step: int
+    generation: int
+    committed_at_ms: int
+    ranks: int
+    size_bytes: int
+    kept: bool
+
+
+class CheckpointList(Answer, frozen=True, kw_only=True):
+    """The last committed checkpoints of a job, the newest first."""
+
+    job: str
+    checkpoints: tuple[Checkpoint, ...]
 
 
 class Offer(Answer, frozen=True, kw_only=True):
