@@ -15,6 +15,9 @@ from volt_gateway.entities import Job, events_ranking, job_doc
 TOO_MANY = CHECKPOINTS_PER_JOB_MAX + 5
 
 
+pytest_plugins = ["tests.support.valkey"]
+
+
 @pytest.fixture
 async def world(redis: Redis) -> AsyncIterator[World]:
     async with running(redis) as world:
