@@ -13,6 +13,7 @@ from volt.contracts.nodes import Desired
 from volt.contracts.streams import DESIRED, LOG
 from volt.contracts.subjects import command_bid, desired, log_bid
 from volt.runtime.ports import Bus
+from volt_agent.checkpoints.lease import SharedStore
 from volt_agent.domain import beat_of
 from volt_agent.effects import Keeper, Node
 from volt_agent.heart import Heart
@@ -29,12 +30,19 @@ class Agent:
     """One node's agent, for one incarnation."""
 
     def __init__(
-        self, settings: Settings, node: str, incarnation: str, bus: Bus, runtime: ProcessRuntime, heart: Heart
+        self,
+        settings: Settings,
+        node: str,
+        incarnation: str,
+        bus: Bus,
+        runtime: ProcessRuntime,
+        heart: Heart,
+        checkpoints: SharedStore,
     ) -> None:
         self._settings, self._id, self._incarnation, self._bus = settings, node, incarnation, bus
         self._heart = heart
         heart.on_acknowledged = self._on_acknowledged
-        self._node = Node(node, settings, bus, runtime, self._heart, self._on_changed)
+        self._node = Node(node, settings, bus, runtime, self._heart, self._on_changed, checkpoints)
         self._keepers: dict[str, Keeper] = {}
         self._keeping: dict[str, asyncio.Task[None]] = {}
         self._decoder: Decoder[Desired] = Decoder(Desired, bytes_max=DESIRED.message_bytes_max)

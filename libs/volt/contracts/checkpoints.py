@@ -1,6 +1,6 @@
 """How a checkpoint lies in the object store: what its objects are called and how they name each other.
 
-Everything a rank stores in a generation is under one name of its own, `<account>/<job>/<generation>/<rank>/`, and there
+Everything a rank stores in a generation is under one name of its own, `<account>/<job>/<rank>/<generation>/`, and there
 by its SHA-256. A file is its chunks, in order. A `StoredFolder` names the files; it is stored in chunks too, and the
 `StoredRoot`, which names those, is the object whose digest the agent reports.
 """
@@ -42,8 +42,18 @@ class ObjectPlace(NamedTuple):
     rank: int
 
     @property
+    def job_prefix(self) -> str:
+        """What the names of everything that the job has stored begin with."""
+        return f"{self.account}/{self.job}"
+
+    @property
+    def rank_prefix(self) -> str:
+        """The same of what the rank has stored, in any generation."""
+        return f"{self.job_prefix}/{self.rank}"
+
+    @property
     def prefix(self) -> str:
-        return f"{job_prefix(self.account, self.job)}/{self.generation}/{self.rank}"
+        return f"{self.rank_prefix}/{self.generation}"
 
     def name(self, digest: str) -> str:
         """The name of an object that is stored here."""
@@ -72,8 +82,3 @@ class StoredRoot(Value, frozen=True, kw_only=True):
     """The chunks of an encoded `StoredFolder`."""
 
     chunks: Annotated[tuple[Sha256, ...], msgspec.Meta(max_length=FOLDER_BYTES_MAX // CHUNK_BYTES)]
-
-
-def job_prefix(account: str, job: str) -> str:
-    """What the names of everything that a job has stored begin with."""
-    return f"{account}/{job}"

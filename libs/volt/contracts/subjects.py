@@ -17,7 +17,7 @@ heartbeats.<account>.<node>      agents          signs of life
 heartbeats.monitor               health-monitor  its own probes
 logs.<account>.<job>.<node>      agents          workload output
 dead.<subject it failed on>      any service     what could not be answered
-checkpoints.<account>.<job>.<generation>.<rank>.<digest>  agents  objects of checkpoints, on a server of their own
+checkpoints.<account>.<job>.<rank>.<generation>.<digest>  agents  objects of checkpoints, on a server of their own
 """
 
 LOG_MARKET = "log.market"

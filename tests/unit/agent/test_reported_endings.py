@@ -17,6 +17,7 @@ from volt.contracts.nodes import DesiredLease, Phase, Report, ReportEnded, Repor
 from volt.contracts.streams import COMMANDS, LOGS
 from volt.runtime.memory import MemoryBus, MemoryClock
 from volt_agent import effects, heart
+from volt_agent.checkpoints.lease import SharedStore
 from volt_agent.effects import Keeper, Node
 from volt_agent.heart import Heart
 from volt_agent.process import ProcessRuntime
@@ -40,7 +41,15 @@ class Lease:
         settings = Settings(nats_url="nats://127.0.0.1:1", account="provider", state=str(folder), price=1)
         beating = Heart(settings, "n1", "run")
         beating.acknowledged_ms = boot_ms() + LONG_MS
-        self._node = Node("n1", settings, bus, ProcessRuntime(ADDRESS, folder), beating, lambda: None)
+        self._node = Node(
+            "n1",
+            settings,
+            bus,
+            ProcessRuntime(ADDRESS, folder),
+            beating,
+            lambda: None,
+            SharedStore(settings.checkpoints_url, "n1"),
+        )
         self._bus = bus
         self.keeper: Keeper | None = None
         self._keeping: asyncio.Task[None] | None = None
