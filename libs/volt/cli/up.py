@@ -47,6 +47,7 @@ async def _first_account(control_plane: ControlPlane) -> Context:
         nats_url=control_plane.nats_url,
         redis_url=control_plane.redis_url,
         gateway_url=control_plane.gateway_url,
+        checkpoints_url=control_plane.checkpoints_url,
         account=account,
         api_key=api_key,
     )

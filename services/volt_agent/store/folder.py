@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Self
 
 from volt.contracts.checkpoints import OBJECT_SECONDS_MAX
 from volt_agent.store.port import ObjectMissing, StoreUnavailable, checked
@@ -20,7 +21,7 @@ class FolderStore:
         self._root = root
 
     @classmethod
-    async def open(cls, root: Path) -> "FolderStore":
+    async def open(cls, root: Path) -> Self:
         """Raises StoreUnavailable if the folder cannot be used."""
         store = cls(root)
         await store._do(store._sweep)
