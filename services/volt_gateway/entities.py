@@ -137,6 +137,8 @@ class Job(Document, frozen=True, kw_only=True):
     """The last wishes for another size that were answered, each with the reason of a refusal."""
     checkpoints: tuple[Checkpoint, ...] = ()
     """The last that were committed, oldest first."""
+    stored: dict[int, tuple[int, ...]] = {}
+    """Steps of the present generation that are not committed, and which ranks have stored them."""
 
     @property
     def takes_grants(self) -> bool:

@@ -76,8 +76,13 @@ def bill_answer(job: Job, on_hold_microusd: int) -> http.Bill:
 def checkpoints_answer(job: Job) -> http.CheckpointList:
     """What a job has committed, the newest first."""
     newest = tuple(reversed(job.checkpoints))
+    ranks = sorted(member.rank for member in job.members)
     return http.CheckpointList(
         job=job.job,
+        stored=tuple(
+            http.StoredCheckpoint(step=step, ranks=stored, missing=tuple(rank for rank in ranks if rank not in stored))
+            for step, stored in sorted(job.stored.items(), reverse=True)
+        ),
         checkpoints=tuple(
             http.Checkpoint(
                 step=one.step,

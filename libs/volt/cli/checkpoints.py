@@ -26,6 +26,9 @@ def checkpoints(data: Path | None, job: str | None, as_json: bool) -> None:
     if as_json:
         print_json(listed)
         return
+    for one in listed.stored[:1]:
+        names = ", ".join(map(str, one.missing)) or "the provisioner"
+        err.print(Text(f"step {one.step} waits for rank {names}: a step counts once every node has finished it"))
     if not listed.checkpoints:
         err.print(Text(f"{found.id} has committed none; what it finishes in $VOLT_CHECKPOINT_DIR/<step>/ is stored"))
         return

@@ -252,11 +252,20 @@ class Checkpoint(Answer, frozen=True, kw_only=True):
     kept: bool
 
 
+class StoredCheckpoint(Answer, frozen=True, kw_only=True):
+    """A step that only some ranks have stored: it is not committed until the `missing` ones have, too."""
+
+    step: int
+    ranks: tuple[int, ...]
+    missing: tuple[int, ...]
+
+
 class CheckpointList(Answer, frozen=True, kw_only=True):
-    """The last committed checkpoints of a job, the newest first."""
+    """The last committed checkpoints of a job, and what waits to be, the newest first."""
 
     job: str
     checkpoints: tuple[Checkpoint, ...]
+    stored: tuple[StoredCheckpoint, ...] = ()
 
 
 class Offer(Answer, frozen=True, kw_only=True):

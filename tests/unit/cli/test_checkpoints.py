@@ -4,7 +4,7 @@ import msgspec
 
 from tests.unit.cli.conftest import Volt
 from tests.unit.sdk.scripted import answer
-from volt.contracts.http import Checkpoint, CheckpointList, Job
+from volt.contracts.http import Checkpoint, CheckpointList, Job, StoredCheckpoint
 
 JOB = Job(id="j1", request_id="r", state="ready", ready_at_ms=1_000)
 
@@ -36,3 +36,9 @@ def test_a_job_without_any_is_told_how_to_get_some(volt: Volt) -> None:
     code, out, err, _ = volt("checkpoints", "j1", answers=(answer(JOB), answer(empty)))
     assert (code, out) == (0, "")
     assert "VOLT_CHECKPOINT_DIR" in err
+
+
+def test_what_waits_says_for_whom(volt: Volt) -> None:
+    waiting = CheckpointList(job="j1", checkpoints=(), stored=(StoredCheckpoint(step=7, ranks=(0,), missing=(1, 2)),))
+    _, _, err, _ = volt("checkpoints", "j1", answers=(answer(JOB), answer(waiting)))
+    assert "step 7 waits for rank 1, 2" in err

@@ -45,6 +45,16 @@ async def test_a_job_without_checkpoints_has_an_empty_list_and_a_strangers_job_n
     assert (await world.client.get("/v1/jobs/j-of-somebody/checkpoints")).status_code == 404
 
 
+async def test_what_is_not_committed_says_which_ranks_are_missing(world: World) -> None:
+    forming = story.forming(story.member("n1", 1, 0), story.member("n2", 2, 1))
+    await world.tell(story.admitted(), forming, stored(1, 10), stored(1, 20), stored(0, 10), committed(10))
+    listed = (await world.client.get(f"/v1/jobs/{JOB}/checkpoints")).json()
+    assert listed["stored"] == [{"step": 20, "ranks": [1], "missing": [0]}]
+    await world.tell(story.forming(story.member("n1", 1, 0), generation=2), stored(1, 30))
+    listed = (await world.client.get(f"/v1/jobs/{JOB}/checkpoints")).json()
+    assert listed["stored"] == [], "what the generation before has stored is of no use any more"
+
+
 def test_what_one_rank_has_stored_is_not_told_and_a_commit_is() -> None:
     shown = Projected().tell(story.admitted(), stored(0, 10), stored(1, 10), committed(10))
     told = " ".join(shown.views.ranked[events_ranking(JOB)])
