@@ -17,8 +17,8 @@ CHUNK_BYTES = 1024**2
 FILES_MAX = 10_000
 PATH_BYTES_MAX = 1_024
 FILE_CHUNKS_MAX = 1_000_000
-FOLDER_BYTES_MAX = 128 * CHUNK_BYTES
-"""What names the files of a folder, encoded; enough for two terabytes of them."""
+FOLDER_BYTES_MAX = 32 * CHUNK_BYTES
+"""What names the files of a folder, encoded; enough for 400 GB of them."""
 STEP_DIGITS_MAX = 15
 OBJECT_SECONDS_MAX = 30 * 24 * 3600
 """An object is gone so long after it was last stored, unless it is removed before."""
