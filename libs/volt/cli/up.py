@@ -30,7 +30,7 @@ async def _run(folder: Path, profile: ProfileName) -> None:
     async with ControlPlane(folder, profile) as control_plane:
         context = await _first_account(control_plane)
         err.print(f"[green]ready[/green]  gateway {context.gateway_url}  bus {context.nats_url}")
-        err.print(f"checkpoints are stored at {context.checkpoints_url}, which agents elsewhere name with --checkpoints")
+        err.print(f"checkpoints are stored at {context.checkpoints_url}")
         err.print(f"account {context.account}; its key and the addresses are in {folder / 'context.json'}")
         err.print("Ctrl-C stops it; what it knows is kept.")
         await stop.wait()
