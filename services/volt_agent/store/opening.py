@@ -1,5 +1,7 @@
 """Which store a URL means: `nats://host:port`, `s3://bucket/path` or `file:///folder`."""
 
+import importlib
+import importlib.util
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -8,11 +10,7 @@ from volt_agent.store.folder import FolderStore
 from volt_agent.store.jetstream import JetStreamStore
 from volt_agent.store.port import Store
 
-try:
-    from volt_agent.store.s3 import S3Store
-except ModuleNotFoundError:  # An extra that most agents do without.
-    S3Store = None  # type: ignore[assignment,misc]
-
+S3_LIBRARY = "obstore"
 SCHEMES = ("nats", "tls", "s3", "file")
 
 
@@ -22,8 +20,8 @@ def check_url(url: str) -> None:
     if scheme not in SCHEMES:
         message = f"{url!r} is no object store; write it like nats://host:4222, s3://bucket/path or file:///folder"
         raise Refused(Reason(code="invalid_store", message=message, field="checkpoints", seen=url, choices=SCHEMES))
-    if scheme == "s3" and S3Store is None:
-        message = "checkpoints in S3 need one more library; install it with: pip install 'volt-gpu[agent,s3]'"
+    if scheme == "s3" and importlib.util.find_spec(S3_LIBRARY) is None:
+        message = f"checkpoints in S3 need the library {S3_LIBRARY}; install it with: pip install 'volt-gpu[s3]'"
         raise Refused(Reason(code="store_not_installed", message=message, field="checkpoints", seen=url))
 
 
@@ -34,7 +32,9 @@ async def open_store(url: str, name: str) -> Store:
         case "file":
             return await FolderStore.open(Path(unquote(parts.path)))
         case "s3":
-            assert S3Store is not None, "the URL was checked"
-            return S3Store(url)
+            # Only the extra `s3` brings its library, so this is loaded when somebody wants it.
+            store = importlib.import_module("volt_agent.store.s3").S3Store(url)
+            assert isinstance(store, Store)
+            return store
         case _:
             return await JetStreamStore.open(url, name)

@@ -6,7 +6,7 @@ StoreError
 """
 
 import re
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 _NAME = re.compile(r"[a-z0-9_-]{1,64}(?:/[a-z0-9_-]{1,64})*")
 
@@ -25,6 +25,7 @@ class StoreUnavailable(StoreError):
     pass
 
 
+@runtime_checkable
 class Store(Protocol):
     """Objects by name. A name is segments of lower-case letters, digits, `_` and `-`, joined by slashes."""
 

@@ -11,6 +11,7 @@ from tests.support.nats_server import NatsServer
 from tests.support.s3_server import S3Server
 from volt.contracts.checkpoints import CHUNK_BYTES, OBJECT_SECONDS_MAX
 from volt.contracts.errors import Refused
+from volt_agent.store import opening
 from volt_agent.store.opening import check_url, open_store
 from volt_agent.store.port import ObjectMissing, Store, StoreUnavailable
 
@@ -138,3 +139,9 @@ async def test_what_is_too_old_is_swept_from_a_folder_when_it_is_opened(tmp_path
 def test_a_url_that_means_no_store_is_refused(url: str) -> None:
     with pytest.raises(Refused, match="no object store"):
         check_url(url)
+
+
+def test_a_store_whose_library_is_not_installed_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "S3_LIBRARY", "a_library_that_is_not_there")
+    with pytest.raises(Refused, match=r"volt-gpu\[s3\]"):
+        check_url("s3://bucket")
