@@ -5,16 +5,21 @@
 
 It reads what torchrun and SLURM users know: MASTER_ADDR, MASTER_PORT, WORLD_SIZE and RANK. Every rank learns from
 its own shard of the data; after each step the ranks average their gradients, so all of them hold the same model.
+
+With a folder in VOLT_CHECKPOINT_DIR one process of each node writes a checkpoint there every few steps, and all begin
+again from the newest: which rows a step learns from depends on nothing but the step, so the end is the same.
 """
 
 import argparse
 import os
+import shutil
 import socket
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 # The ranks are the parallelism, so that each needs one thread; numpy reads this when it is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -50,6 +55,7 @@ class Arguments:
     batch: int
     lr: float
     step_seconds: float
+    checkpoint_every: int
     seed: int
 
 
@@ -59,6 +65,7 @@ def parse_arguments() -> Arguments:
     parser.add_argument("--batch", type=int, default=64, help="rows per rank and step")
     parser.add_argument("--lr", type=float, default=0.1)
     parser.add_argument("--step-seconds", type=float, default=0.0, help="pretend that a step takes so much longer")
+    parser.add_argument("--checkpoint-every", type=int, default=10, help="steps from one checkpoint to the next")
     parser.add_argument("--seed", type=int, default=0)
     return Arguments(**vars(parser.parse_args()))
 
@@ -67,17 +74,52 @@ def train(gang: "Gang", args: Arguments) -> float:
     """Train for the given steps and return the last loss, the same on every rank."""
     inputs, targets = make_dataset(args.seed)
     mine = np.arange(gang.rank, ROWS, gang.world)  # This rank's shard.
-    picks = np.random.default_rng([args.seed, gang.rank])
-    weights, loss = new_weights(args.seed), float("nan")
-    for step in range(1, args.steps + 1):
-        rows = picks.choice(mine, size=args.batch)
+    loss = float("nan")
+    checkpoints = Checkpoints.from_environment(args.checkpoint_every)
+    done, weights = checkpoints.newest() or (0, new_weights(args.seed))
+    if done:
+        print(f"rank {gang.rank} goes on from step {done}", flush=True)
+    for step in range(done + 1, args.steps + 1):
+        rows = np.random.default_rng([args.seed, gang.rank, step]).choice(mine, size=args.batch)
         time.sleep(args.step_seconds)
         mean = gang.mean(loss_and_gradient(weights, inputs[rows], targets[rows]))
         loss = float(mean[0])
         weights -= args.lr * mean[1:]
         if gang.rank == 0:
             print(f"step {step} loss {loss:.4f}", flush=True)
+        checkpoints.offer(step, weights)
     return loss
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """A folder for each step, which has its name only once it is whole. Without a root there are none."""
+
+    root: Path | None
+    every: int
+    is_writer: bool
+
+    @classmethod
+    def from_environment(cls, every: int) -> "Checkpoints":
+        root = os.environ.get("VOLT_CHECKPOINT_DIR")
+        return cls(Path(root) if root else None, every, is_writer=os.environ.get("LOCAL_RANK", "0") == "0")
+
+    def newest(self) -> tuple[int, Vector] | None:
+        """The last step that is there, and the weights after it."""
+        if self.root is None:
+            return None
+        steps = [int(folder.name) for folder in self.root.glob("*") if folder.name.isdecimal()]
+        return (max(steps), np.load(self.root / str(max(steps)) / "weights.npy")) if steps else None
+
+    def offer(self, step: int, weights: Vector) -> None:
+        """Write a checkpoint if it is this process's turn: under another name, then renamed, so never half of one."""
+        if self.root is None or not self.is_writer or step % self.every:
+            return
+        draft = self.root / f"{step}.tmp"
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(parents=True)
+        np.save(draft / "weights.npy", weights)
+        draft.rename(self.root / str(step))
 
 
 def make_dataset(seed: int) -> tuple[Vector, Vector]:

@@ -17,6 +17,7 @@ from volt.runtime.nats import NatsBus
 from volt.runtime.readiness import say_ready
 from volt.runtime.settings import from_environment
 from volt_agent.beat import EXIT_IDENTITY_TAKEN
+from volt_agent.checkpoints.lease import SharedStore
 from volt_agent.gpus import find_gpus
 from volt_agent.handlers import Agent
 from volt_agent.heart import Heart, HeartStopped
@@ -24,6 +25,7 @@ from volt_agent.identity import held_identity, new_incarnation
 from volt_agent.process import ProcessRuntime
 from volt_agent.processes import become_subreaper
 from volt_agent.settings import Settings, declared_gpus
+from volt_agent.store.opening import check_url
 
 EXIT_FAILED = 1
 EXIT_REFUSED = 3
@@ -37,6 +39,7 @@ async def main() -> int:
     code = 0
     try:
         settings = from_environment(Settings)
+        check_url(settings.checkpoints_url)
         with held_identity(settings.state_folder) as node:
             await _run(settings, node)
     except* (VoltError, HeartStopped) as group:
@@ -49,6 +52,7 @@ async def main() -> int:
 async def _run(settings: Settings, node: str) -> None:
     gpus = _gpus(settings, node)
     bus = await NatsBus.connect(settings.nats_url, f"agent-{node}")
+    checkpoints = SharedStore(settings.checkpoints_url, f"checkpoints-{node}")
     try:
         become_subreaper()
         incarnation = new_incarnation()
@@ -56,7 +60,7 @@ async def _run(settings: Settings, node: str) -> None:
         address = settings.address or _own_address(settings.nats_url)
         runtime = ProcessRuntime(address, settings.state_folder, own=lambda: heart.pids)
         await runtime.end_leftovers()
-        agent = Agent(settings, node, incarnation, gpus, bus, runtime, heart)
+        agent = Agent(settings, node, incarnation, gpus, bus, runtime, heart, checkpoints)
         running = asyncio.create_task(agent.run())
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, running.cancel)
@@ -66,6 +70,7 @@ async def _run(settings: Settings, node: str) -> None:
     except asyncio.CancelledError:
         _log.info("agent_stopped", node=node)
     finally:
+        await checkpoints.close()
         await bus.close()
 
 

@@ -3,8 +3,10 @@
 import asyncio
 import os
 import signal
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TypedDict
 
@@ -20,6 +22,7 @@ from volt.contracts.nodes import (
     DesiredLease,
     FailureStage,
     Report,
+    ReportCheckpoint,
     ReportCleared,
     ReportEnded,
     ReportFailed,
@@ -28,6 +31,8 @@ from volt.contracts.nodes import (
 )
 from volt.contracts.subjects import command_report
 from volt.runtime.ports import Bus
+from volt_agent.checkpoints.lease import LeaseCheckpoints, SharedStore
+from volt_agent.checkpoints.storing import Stored
 from volt_agent.domain import Finished, Local, Nothing, Prepared, Running, Step, next_step, told, unreported
 from volt_agent.heart import Heart
 from volt_agent.launch import process_environment
@@ -66,6 +71,7 @@ class Node:
     heart: Heart
     changed: Callable[[], None]
     """To be called when a lease's local state has changed: it is beaten at once."""
+    checkpoints: SharedStore
 
 
 class Keeper:
@@ -76,6 +82,8 @@ class Keeper:
         self.local: Local = Nothing()
         self._node = node
         self._workload: Workload | None = None
+        folder = node.runtime.jobs / desired.job / desired.lease
+        self._checkpoints = LeaseCheckpoints(node.checkpoints, folder, time.monotonic)
         self._wake = asyncio.Event()
         self._watch: asyncio.Task[None] | None = None
         self._is_listed = True
@@ -85,6 +93,7 @@ class Keeper:
         """What is desired from now on; an older generation is ignored."""
         if desired.generation >= self.desired.generation:
             self.desired = desired
+            self._checkpoints.tell(desired.kept)
             self._wake.set()
 
     def unlist(self) -> None:
@@ -114,6 +123,7 @@ class Keeper:
         """Ends whatever runs, without a word to anybody: the node is lost to its jobs, and they are told so."""
         if self._watch is not None:
             self._watch.cancel()
+        await self._checkpoints.end()
         if self._workload is not None:
             self._workload.stop(0)
             await self._workload.ended()
@@ -138,8 +148,10 @@ class Keeper:
                 self._become(Finished(self.desired.generation))
             case Step.DISCARD:
                 self._node.runtime.cancel(self.desired.lease)
+                await self._checkpoints.end()
                 self._become(Nothing())
             case Step.CLEAR:
+                await self._checkpoints.clear()
                 await self._send(ReportCleared(**self._whose(self.desired.generation)))
                 self._become(Nothing(reported=True))
             case Step.WAIT | Step.FORGET:
@@ -159,6 +171,9 @@ class Keeper:
         try:
             self._check_gpus()
             prepared = await self._node.runtime.prepare(desired.lease, desired.generation)
+            if not await self._unless_overtaken(self._checkpoints.prepare(desired)):
+                self._node.runtime.cancel(desired.lease)
+                return
         except (WorkloadError, OSError) as error:
             self._become(Finished(desired.generation, failure=_told(error)))
             return
@@ -179,6 +194,14 @@ class Keeper:
 
     async def _start(self) -> None:
         desired = self.desired
+        try:
+            # Who joins a cluster that grows is told only now where its generation begins.
+            if not await self._unless_overtaken(self._checkpoints.prepare(desired)):
+                return
+        except (WorkloadError, OSError) as error:
+            self._node.runtime.cancel(desired.lease)
+            self._become(Finished(desired.generation, failure=_told(error), failed_start=True))
+            return
         output = Output(self._node.bus, self._node.id, desired)
         # The whole of F lies before a workload whose start takes a while.
         await self._node.heart.beat_now()
@@ -198,6 +221,7 @@ class Keeper:
             self._become(_unstarted(desired.generation, await ending, error))
             return
         self._become(Running(desired.generation))
+        self._checkpoints.begin(desired, partial(self._report_checkpoint, desired.generation))
         self._watch = asyncio.create_task(self._watch_over(ending, desired.generation))
 
     async def _publish_to_the_end(self, workload: Workload, output: Output) -> tuple[RankExit, ...]:
@@ -222,6 +246,38 @@ class Keeper:
         if self.local == local:
             self._become(replace(local, reported=True))
 
+    async def _report_checkpoint(self, generation: int, step: int, stored: Stored) -> None:
+        """A bus that is away is waited for: the report is of use for as long as the generation runs."""
+        report = ReportCheckpoint(
+            **self._whose(generation), step=step, manifest=stored.manifest, size_bytes=stored.size_bytes
+        )
+        while True:
+            try:
+                await self._send(report)
+            except BusUnavailable as error:
+                _log.warning("checkpoint_report_waits", lease=self.desired.lease, step=step, error=str(error))
+                await asyncio.sleep(STEP_RETRY_SECONDS)
+            else:
+                return
+
+    async def _unless_overtaken(self, work: Coroutine[None, None, None]) -> bool:
+        """Does what may take long, or gives it up when something else is desired; says whether it was done."""
+        task, wanted = asyncio.create_task(work), (self.desired.generation, self.desired.phase)
+        try:
+            while not task.done() and (self.desired.generation, self.desired.phase) == wanted:
+                self._wake.clear()
+                woken = asyncio.create_task(self._wake.wait())
+                await asyncio.wait({task, woken}, return_when=asyncio.FIRST_COMPLETED)
+                woken.cancel()
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait([task])
+        if task.cancelled():
+            return False
+        await task
+        return True
+
     async def _end(self) -> None:
         """One more running beat before the signal, so that time until then is covered; then waits for the end."""
         assert self._watch is not None
@@ -245,6 +301,9 @@ class Keeper:
             stage: FailureStage = "start" if local.failed_start else "prepare"
             await self._send(ReportFailed(**whose, stage=stage, message=local.failure))
         else:
+            if self.desired.phase == "start" and local.exits and all(one.code == 0 for one in local.exits):
+                # The last checkpoint of a workload that is done is what it was for; it is not billed for this time.
+                await self._unless_overtaken(self._checkpoints.drain())
             await self._send(ReportEnded(**whose, exits=local.exits))
         self._become(replace(local, reported=True))
 
@@ -258,8 +317,7 @@ class Keeper:
 
     def _launches(self, desired: DesiredLease) -> tuple[Launch, ...]:
         folder = self._node.runtime.jobs / desired.job
-        checkpoints = folder / "checkpoints"
-        checkpoints.mkdir(parents=True, exist_ok=True)
+        checkpoints = self._checkpoints.folder(desired.generation)
         manifest = folder / f"manifest-{desired.generation}.json"
         assert desired.manifest is not None
         manifest.write_bytes(encode(desired.manifest))

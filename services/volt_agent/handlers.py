@@ -13,6 +13,7 @@ from volt.contracts.nodes import Desired
 from volt.contracts.streams import DESIRED, LOG
 from volt.contracts.subjects import command_bid, desired, log_bid
 from volt.runtime.ports import Bus
+from volt_agent.checkpoints.lease import SharedStore
 from volt_agent.domain import beat_of
 from volt_agent.effects import Keeper, Node
 from volt_agent.heart import Heart
@@ -37,13 +38,13 @@ class Agent:
         bus: Bus,
         runtime: ProcessRuntime,
         heart: Heart,
+        checkpoints: SharedStore,
     ) -> None:
         self._settings, self._id, self._incarnation, self._bus = settings, node, incarnation, bus
         self._gpus, self._heart = gpus, heart
         heart.on_acknowledged = self._on_acknowledged
-        self._node = Node(
-            node, settings, frozenset(gpu.uuid for gpu in gpus), bus, runtime, self._heart, self._on_changed
-        )
+        uuids = frozenset(gpu.uuid for gpu in gpus)
+        self._node = Node(node, settings, uuids, bus, runtime, self._heart, self._on_changed, checkpoints)
         self._keepers: dict[str, Keeper] = {}
         self._keeping: dict[str, asyncio.Task[None]] = {}
         self._decoder: Decoder[Desired] = Decoder(Desired, bytes_max=DESIRED.message_bytes_max)

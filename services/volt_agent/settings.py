@@ -19,6 +19,8 @@ class Settings(BusSettings, frozen=True, kw_only=True):
     price: int
     """Gross ask, micro-dollars per GPU-hour."""
     runtime: Literal["process"] = "process"
+    checkpoints: str = ""
+    """Where checkpoints are stored: `nats://host:port`, `s3://bucket/path` or `file:///folder`; empty: on the bus."""
     address: str = ""
     """The node's address on its fabric; empty: the one it reaches the bus from."""
     workdir: str = "."
@@ -30,6 +32,10 @@ class Settings(BusSettings, frozen=True, kw_only=True):
     @property
     def place(self) -> Place:
         return Place(region=self.region, country=self.country, site=self.site, fabric=self.fabric)
+
+    @property
+    def checkpoints_url(self) -> str:
+        return self.checkpoints or self.nats_url
 
     @property
     def state_folder(self) -> Path:

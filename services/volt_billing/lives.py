@@ -5,6 +5,8 @@ from dataclasses import replace
 from typing import assert_never
 
 from volt.contracts.clusters import (
+    CheckpointCommitted,
+    CheckpointStored,
     ClusterForming,
     ClusterReady,
     ClusterStarting,
@@ -39,6 +41,8 @@ Life = (
     | GrowthGivenUp
     | GenerationEnded
     | LeaseCleared
+    | CheckpointStored
+    | CheckpointCommitted
 )
 """What happens to a cluster that goes on; its release is another matter."""
 
@@ -95,7 +99,7 @@ def lived(running: Running, event: Life) -> Running:
             return _metered(_stopped(running, event))
         case GenerationEnded(leaves=leaves):
             return _metered(_left(_stopped(running, event), leaves))
-        case MemberPrepared() | ClusterStarting() | LeaseCleared():
+        case MemberPrepared() | ClusterStarting() | LeaseCleared() | CheckpointStored() | CheckpointCommitted():
             return running
         case _:
             assert_never(event)

@@ -94,6 +94,16 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     address: str = ""
 
 
+class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """A committed checkpoint."""
+
+    step: int
+    generation: int
+    at_ms: int
+    ranks: int
+    size_bytes: int
+
+
 class Job(Document, frozen=True, kw_only=True):
     """A job. `seq` is where the log first speaks of it; `refused` holds later requests under the same id."""
 
@@ -126,6 +136,10 @@ class Job(Document, frozen=True, kw_only=True):
     bill: tuple[BillLine, ...] = ()
     scalings: tuple[tuple[str, Reason | None], ...] = ()
     """The last wishes for another size that were answered, each with the reason of a refusal."""
+    checkpoints: tuple[Checkpoint, ...] = ()
+    """The last that were committed, oldest first."""
+    stored: dict[int, tuple[int, ...]] = {}
+    """Steps of the present generation that are not committed, and which ranks have stored them."""
 
     @property
     def takes_grants(self) -> bool:

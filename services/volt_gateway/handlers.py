@@ -113,6 +113,14 @@ async def get_bill(gateway: NamedDependency[Gateway], account: NamedDependency[s
     return present.bill_answer(known, on_hold_microusd)
 
 
+@get(http.JOBS_PATH + "/{job:str}/checkpoints")
+async def get_checkpoints(
+    gateway: NamedDependency[Gateway], account: NamedDependency[str], job: FromPath[str]
+) -> http.CheckpointList:
+    """What the job has committed."""
+    return present.checkpoints_answer(await gateway.job(account, job))
+
+
 @get(http.JOBS_PATH + "/{job:str}/logs")
 async def stream_logs(
     request: HttpRequest,
@@ -235,6 +243,7 @@ ROUTES = [
     get_job,
     release_job,
     get_bill,
+    get_checkpoints,
     stream_logs,
     stream_events,
     list_offers,

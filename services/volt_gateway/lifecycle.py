@@ -21,13 +21,14 @@ from msgspec.structs import replace
 
 from volt.contracts import clusters, jobs, ledger
 from volt.contracts.errors import Reason
-from volt.contracts.http import JobShape, JobState, MemberState
+from volt.contracts.http import CHECKPOINTS_PER_JOB_MAX, JobShape, JobState, MemberState
 from volt.contracts.market import Gang, Waiting
 from volt.contracts.units import format_usd
-from volt_gateway.entities import JOBS_ENDED, Job, Member
+from volt_gateway.entities import JOBS_ENDED, Checkpoint, Job, Member
 from volt_gateway.timeline import loss_words
 
 REFUSED_PER_JOB_MAX = 4
+STORED_STEPS_MAX = 16
 
 
 def requested(event: jobs.JobAdmitted | jobs.JobRejected, seq: int) -> Job:
@@ -101,7 +102,13 @@ def clustered(job: Job, event: clusters.ClusterEvent) -> Job:
     match event:
         case clusters.ClusterForming(generation=generation, members=members, replaces=replaces):
             state = "scaling" if job.state == "scaling" and not replaces else _unless_ended(job, _forming(job))
-            return replace(job, state=state, generation=generation, members=tuple(_formed(job, m) for m in members))
+            return replace(
+                job,
+                state=state,
+                generation=generation,
+                members=tuple(_formed(job, m) for m in members),
+                stored={},
+            )
         case clusters.ClusterReady(at_ms=at_ms):
             running = tuple(m if m.state in ("ended", "cleared") else replace(m, state="started") for m in job.members)
             first_ms = at_ms if job.ready_at_ms is None else job.ready_at_ms
@@ -111,6 +118,22 @@ def clustered(job: Job, event: clusters.ClusterEvent) -> Job:
             )
         case clusters.GenerationEnded(generation=job.generation, cause=cause, leaves=leaves):
             return _generation_ended(job, cause, leaves)
+        case clusters.CheckpointCommitted(checkpoint=checkpoint, at_ms=at_ms):
+            committed = Checkpoint(
+                step=checkpoint.step,
+                generation=checkpoint.generation,
+                at_ms=at_ms,
+                ranks=len(checkpoint.parts),
+                size_bytes=sum(part.size_bytes for part in checkpoint.parts),
+            )
+            return replace(
+                job,
+                checkpoints=(*job.checkpoints, committed)[-CHECKPOINTS_PER_JOB_MAX:],
+                stored={step: ranks for step, ranks in job.stored.items() if step > checkpoint.step},
+            )
+        case clusters.CheckpointStored(generation=job.generation, step=step, part=part):
+            stored = {**job.stored, step: tuple(sorted({*job.stored.get(step, ()), part.rank}))}
+            return replace(job, stored={one: stored[one] for one in sorted(stored)[-STORED_STEPS_MAX:]})
         case clusters.ClusterReleased():
             return replace(
                 job,

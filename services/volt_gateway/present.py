@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from volt.contracts import http, http_market
+from volt.contracts.clusters import CHECKPOINTS_KEPT
 from volt.contracts.ids import AccountId
 from volt.contracts.ledger import BillLine
 from volt.contracts.market import Waiting
@@ -70,6 +71,30 @@ def bill_answer(job: Job, on_hold_microusd: int) -> http.Bill:
         lines=tuple(_bill_line(line) for line in job.bill),
         due_usd=format_usd(_due_microusd(job)),
         on_hold_usd=format_usd(on_hold_microusd),
+    )
+
+
+def checkpoints_answer(job: Job) -> http.CheckpointList:
+    """What a job has committed, the newest first."""
+    newest = tuple(reversed(job.checkpoints))
+    ranks = sorted(member.rank for member in job.members)
+    return http.CheckpointList(
+        job=job.job,
+        stored=tuple(
+            http.StoredCheckpoint(step=step, ranks=stored, missing=tuple(rank for rank in ranks if rank not in stored))
+            for step, stored in sorted(job.stored.items(), reverse=True)
+        ),
+        checkpoints=tuple(
+            http.Checkpoint(
+                step=one.step,
+                generation=one.generation,
+                committed_at_ms=one.at_ms,
+                ranks=one.ranks,
+                size_bytes=one.size_bytes,
+                kept=place < CHECKPOINTS_KEPT,
+            )
+            for place, one in enumerate(newest)
+        ),
     )
 
 

@@ -66,6 +66,8 @@ def _told(event: Event) -> Iterator[Told]:
             return
         case jobs.JobEvent():
             yield Told(event.job, _of_request(event))
+        case clusters.CheckpointStored():
+            return  # One of each rank and step would push out what else happened; the commit tells of all.
         case clusters.ClusterEvent():
             yield _of_cluster(event)
         case ledger.LedgerEvent():
@@ -124,6 +126,8 @@ def _cluster_words(event: clusters.ClusterEvent) -> str:
             return f"the generation ends to shrink, without {', '.join(leaves)}, and is billed no further"
         case clusters.GenerationEnded():
             return "the generation ends and is billed no further"
+        case clusters.CheckpointCommitted(checkpoint=checkpoint):
+            return f"checkpoint of step {checkpoint.step} committed by {_counted(len(checkpoint.parts), 'rank')}"
         case clusters.ClusterReleased(reason=reason, first_cause=cause):
             return f"released: {reason}" + (f" ({cause})" if cause else "")
         case _:

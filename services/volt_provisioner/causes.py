@@ -7,7 +7,7 @@ from volt_provisioner.crew import Growth, Loss, Setback
 from volt_provisioner.states import Forming, Granted, Open, Running, Starting, Stopping, Verdict
 
 RESTARTS_MAX = 3
-"""Restarts without progress. No checkpoint is recorded yet, so nothing counts as progress."""
+"""Restarts without progress, which is a newer committed checkpoint."""
 EXIT_OF_SIGNAL = 128
 """A shell says 128 + n of a process that signal n ended."""
 ENDING_SIGNALS = frozenset({2, 9, 15})

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from volt.contracts.clusters import Exit, LossCause, Member
 from volt.contracts.ids import LeaseId
+from volt_provisioner.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -141,6 +142,12 @@ class Crew:
     lost: tuple[Loss, ...] = ()
     trouble: LeaseId | None = None
     """The member whose loss or failing exit came first."""
+    progress: Progress = field(default_factory=lambda: Progress(0))
+
+    @classmethod
+    def of(cls, members: Mapping[LeaseId, Member]) -> "Crew":
+        """All the members of a generation, at the closing of its membership."""
+        return cls(members, progress=Progress(len(members)))
 
     def with_started(self, lease: LeaseId) -> "Crew":
         return replace(self, started=self.started | {lease})

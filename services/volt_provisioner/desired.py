@@ -18,7 +18,9 @@ as `stop`. A lease that is cleared is no longer told at all.
 
 from typing import NamedTuple
 
-from volt.contracts.clusters import Manifest, ManifestNode, Member
+from msgspec.structs import replace
+
+from volt.contracts.clusters import Checkpoint, Manifest, ManifestNode, Member
 from volt.contracts.ids import LeaseId
 from volt.contracts.jobs import Workload
 from volt.contracts.nodes import DesiredLease, Phase
@@ -47,6 +49,8 @@ class Order(NamedTuple):
     member: Member
     generation: int
     phase: Phase | None
+    step: int = -1
+    """The last committed step of the cluster, for who is in a generation of it."""
 
 
 def orders(cluster: Cluster) -> dict[LeaseId, Order]:
@@ -61,7 +65,7 @@ def orders(cluster: Cluster) -> dict[LeaseId, Order]:
         case Granted() | Forming() | Starting() | Running() | Stopping():
             lost = {lease: Order(one.member, one.generation, "stop") for lease, one in cluster.life.left.items()}
             return lost | {
-                lease: Order(member, generation_of(cluster, lease), _phase(cluster, member))
+                lease: Order(member, generation_of(cluster, lease), _phase(cluster, member), cluster.life.step)
                 for lease, member in members_of(cluster).items()
             }
 
@@ -71,7 +75,7 @@ def desired_lease(cluster: Cluster, lease: LeaseId, grace_ms: int) -> DesiredLea
     if isinstance(cluster, Absent | Cleared):
         return None
     job, told = job_of(cluster), cluster.was if isinstance(cluster, Ending) else cluster
-    member, generation, phase = orders(cluster)[lease]
+    member, generation, phase, _ = orders(cluster)[lease]
     if phase is None:
         return None
     ends = phase in ("halt", "stop")
@@ -87,6 +91,8 @@ def desired_lease(cluster: Cluster, lease: LeaseId, grace_ms: int) -> DesiredLea
         processes=job.spec.processes_on(len(member.gpus)),
         workload=Workload(kind=workload.kind, command=()) if ends else workload,
         manifest=told.manifest if phase == "start" and isinstance(told, Starting | Running) else None,
+        resume=_resume(told) if isinstance(told, Forming | Starting) else None,
+        kept=_kept(told, member) if phase == "start" and isinstance(told, Starting | Running) else (),
         grace_ms=grace_ms,
     )
 
@@ -111,6 +117,25 @@ def manifest_of(cluster: Forming) -> Manifest:
             )
             for place, seat in enumerate(prepared)
         ),
+    )
+
+
+def _resume(cluster: Forming | Starting) -> Checkpoint | None:
+    """Where all members of this generation begin: the same place, though some commit before others have begun."""
+    before = [one for one in cluster.life.committed if one.generation < cluster.generation]
+    return before[-1] if before else None
+
+
+def _kept(cluster: Starting | Running, member: Member) -> tuple[Checkpoint, ...]:
+    """What the member has to look after: its own rank's parts, and rank 0 those of ranks that are no more as well."""
+    ranks = len(cluster.manifest.nodes)
+
+    def is_its_own(rank: int) -> bool:
+        return rank == member.rank or (member.rank == 0 and rank >= ranks)
+
+    return tuple(
+        replace(checkpoint, parts=tuple(part for part in checkpoint.parts if is_its_own(part.rank)))
+        for checkpoint in cluster.life.committed
     )
 
 

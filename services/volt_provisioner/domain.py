@@ -22,6 +22,9 @@ prepare for the next generation beside it, and when all are prepared it is ended
 (`growth`); to shrink it is ended on purpose at once, and its highest ranks leave. Whatever ends it first, those who are
 prepared join the next generation, and who is not leaves; what is still to be grown by is wanted anew once it runs.
 
+A checkpoint is committed while its generation is the last that has formed, and the next generation begins from it. What
+a member of an older one reports still is refused: the next may have begun from an earlier step.
+
 Every kind of workload is a gang for now: any loss or failing exit, and any change of size, ends the generation for all
 of its members, and all of them start again in the next.
 """
@@ -189,8 +192,10 @@ def _follow(state: State, seq: int, job: JobId, before: Order | None, after: Ord
     state.nodes[key] = node
 
 
-def _told(order: Order | None) -> tuple[int, str, int] | None:
-    return None if order is None or order.phase is None else (order.generation, order.phase, order.member.rank)
+def _told(order: Order | None) -> tuple[int, str, int, int] | None:
+    if order is None or order.phase is None:
+        return None
+    return order.generation, order.phase, order.member.rank, order.step
 
 
 def _schedule(state: State, job: JobId, cluster: Cluster) -> None:

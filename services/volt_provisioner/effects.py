@@ -5,7 +5,14 @@ from functools import partial
 
 from volt.contracts.ids import JobId
 from volt.contracts.messages import Event, encode
-from volt.contracts.nodes import ReportCleared, ReportEnded, ReportFailed, ReportPrepared, ReportStarted
+from volt.contracts.nodes import (
+    ReportCheckpoint,
+    ReportCleared,
+    ReportEnded,
+    ReportFailed,
+    ReportPrepared,
+    ReportStarted,
+)
 from volt.contracts.streams import DESIRED
 from volt.contracts.subjects import ALL_CLUSTERS, ALL_JOBS, ALL_NODES, LOG_LEDGER, LOG_MARKET, desired, log_cluster
 from volt.contracts.timing import Timing
@@ -26,7 +33,7 @@ def definition(timing: Timing) -> Definition[State]:
         initial=partial(State, timing),
         evolve=evolve,
         effects=effects,
-        commands=(ReportPrepared, ReportStarted, ReportFailed, ReportEnded, ReportCleared),
+        commands=(ReportPrepared, ReportStarted, ReportFailed, ReportEnded, ReportCleared, ReportCheckpoint),
         decide=decide,
         publications=publications,
     )

@@ -6,6 +6,9 @@ from typing import TypedDict
 from msgspec import structs
 
 from volt.contracts.clusters import (
+    Checkpoint,
+    CheckpointCommitted,
+    CheckpointPart,
     ClusterForming,
     ClusterReady,
     ClusterReleased,
@@ -27,7 +30,17 @@ from volt.contracts.ids import AccountId, JobId, LeaseId
 from volt.contracts.timing import Timing
 from volt_provisioner.crew import Forgone, Offered, Sought, Vacant
 from volt_provisioner.desired import manifest_of
-from volt_provisioner.states import Forming, Granted, Open, Running, Starting, Stopping, Verdict, members_of
+from volt_provisioner.states import (
+    Closed,
+    Forming,
+    Granted,
+    Open,
+    Running,
+    Starting,
+    Stopping,
+    Verdict,
+    members_of,
+)
 
 DETAIL_CHARS_MAX = 500
 
@@ -143,6 +156,13 @@ def node_lost(cluster: Open, lease: LeaseId, at_ms: int) -> MemberLost | MemberD
     if isinstance(cluster, Running | Stopping) and lease in cluster.growth.members:
         return dropped(cluster, lease, "node_lost", at_ms)
     return lost(cluster, lease, "node_lost", at_ms)
+
+
+def checkpoint_committed(
+    cluster: Closed, step: int, parts: tuple[CheckpointPart, ...], at_ms: int
+) -> CheckpointCommitted:
+    checkpoint = Checkpoint(generation=cluster.generation, step=step, parts=parts)
+    return CheckpointCommitted(**head_of(cluster, at_ms), checkpoint=checkpoint)
 
 
 def generation_ended(cluster: Starting | Running, lease: LeaseId, at_ms: int) -> GenerationEnded:

@@ -9,6 +9,8 @@ from dataclasses import replace
 from typing import TypeVar
 
 from volt.contracts.clusters import (
+    CheckpointCommitted,
+    CheckpointStored,
     ClusterEvent,
     ClusterForming,
     ClusterReady,
@@ -44,6 +46,7 @@ from volt_provisioner.states import (
     Stopping,
     are_prepared,
     can_prepare,
+    can_store,
     generation_of,
     members_of,
 )
@@ -122,7 +125,7 @@ def _forming(cluster: Forming, event: ClusterEvent) -> Forming | Starting | None
         case MemberLost():
             return _vacated(cluster, event)
         case ClusterStarting(manifest=manifest, start_by_ms=by_ms) if are_prepared(cluster):
-            return Starting(cluster.life, cluster.generation, manifest, by_ms, Crew(members_of(cluster)))
+            return Starting(cluster.life, cluster.generation, manifest, by_ms, Crew.of(members_of(cluster)))
         case _:
             return None
 
@@ -145,7 +148,12 @@ def _running(cluster: Running, event: ClusterEvent, timing: Timing) -> Running |
         case GenerationEnded(generation=cluster.generation, leaves=leaves) if cluster.crew.members.keys() >= {*leaves}:
             ended = replace(_ended(cluster, event, timing), growth=cluster.growth)
             return without_leavers(cluster, event, ended)
-        case MemberEnded(generation=cluster.generation) | MemberLost(generation=cluster.generation):
+        case (
+            MemberEnded(generation=cluster.generation)
+            | MemberLost(generation=cluster.generation)
+            | CheckpointStored(generation=cluster.generation)
+            | CheckpointCommitted(generation=cluster.generation)
+        ):
             return _crewed(cluster, event)
         case _:
             return grown(cluster, event)
@@ -157,7 +165,12 @@ def _stopping(cluster: Stopping, event: ClusterEvent) -> Stopping | Forming | No
             return _formed_again(cluster, event)
         case MemberEnded(lease=lease, generation=cluster.generation) if lease in cluster.leavers:
             return gone(cluster, lease)
-        case MemberEnded(generation=cluster.generation) | MemberLost(generation=cluster.generation):
+        case (
+            MemberEnded(generation=cluster.generation)
+            | MemberLost(generation=cluster.generation)
+            | CheckpointStored(generation=cluster.generation)
+            | CheckpointCommitted(generation=cluster.generation)
+        ):
             return _crewed(cluster, event)
         case _:
             return prepared_or_dropped(cluster, event)
@@ -176,6 +189,13 @@ def _crewed(cluster: C, event: ClusterEvent) -> C | None:
             member = cluster.crew.members[lease]
             life = cluster.life.without(member, cluster.generation, cause)
             return replace(cluster, life=life, crew=cluster.crew.without(member, cause, event.detail))
+        case CheckpointStored(step=step, part=part) if can_store(cluster, event.lease, step):
+            progress = cluster.crew.progress.with_part(step, part)
+            return replace(cluster, crew=replace(cluster.crew, progress=progress))
+        case CheckpointCommitted(checkpoint=checkpoint) if checkpoint.step > cluster.life.step:
+            progress = cluster.crew.progress.beyond(checkpoint.step)
+            life = cluster.life.with_checkpoint(checkpoint)
+            return replace(cluster, life=life, crew=replace(cluster.crew, progress=progress))
         case _:
             return None
 

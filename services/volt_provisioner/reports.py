@@ -5,6 +5,8 @@ changes nothing: its node converges to what is desired of it, which says what to
 """
 
 from volt.contracts.clusters import (
+    CheckpointPart,
+    CheckpointStored,
     ClusterEvent,
     LeaseCleared,
     Member,
@@ -13,11 +15,20 @@ from volt.contracts.clusters import (
     MemberStarted,
 )
 from volt.contracts.ids import LeaseId
-from volt.contracts.nodes import Report, ReportCleared, ReportEnded, ReportFailed, ReportPrepared, ReportStarted
+from volt.contracts.nodes import (
+    Report,
+    ReportCheckpoint,
+    ReportCleared,
+    ReportEnded,
+    ReportFailed,
+    ReportPrepared,
+    ReportStarted,
+)
 from volt_provisioner.events import dropped, head_of, lost
 from volt_provisioner.states import (
     Absent,
     Cleared,
+    Closed,
     Cluster,
     Ending,
     Forming,
@@ -28,6 +39,7 @@ from volt_provisioner.states import (
     Starting,
     Stopping,
     can_prepare,
+    can_store,
     job_of,
     left_of,
     members_of,
@@ -113,10 +125,14 @@ def _formed(cluster: Forming, report: Report, at_ms: int) -> ClusterEvent | None
             return None
 
 
-def _crewed(cluster: Starting | Running | Stopping, report: Report, at_ms: int) -> ClusterEvent | None:
-    """Members start once and end once."""
+def _crewed(cluster: Closed, report: Report, at_ms: int) -> ClusterEvent | None:
+    """Members start once and end once, and store checkpoints; what one has stored counts though it has ended."""
     crew, lease = cluster.crew, report.lease
-    if report.generation != cluster.generation or lease in crew.ended:
+    if report.generation != cluster.generation:
+        return None
+    if isinstance(report, ReportCheckpoint):
+        return _stored(cluster, report, at_ms)
+    if lease in crew.ended:
         return None
     match report:
         case ReportStarted() if isinstance(cluster, Starting) and lease not in crew.started:
@@ -127,3 +143,12 @@ def _crewed(cluster: Starting | Running | Stopping, report: Report, at_ms: int) 
             return MemberEnded(**head_of(cluster, at_ms), lease=lease, exits=exits)
         case _:
             return None
+
+
+def _stored(cluster: Closed, report: ReportCheckpoint, at_ms: int) -> CheckpointStored | None:
+    """A part of a checkpoint. The first that a rank reports of a step stands."""
+    if not can_store(cluster, report.lease, report.step):
+        return None
+    rank = cluster.crew.members[report.lease].rank
+    part = CheckpointPart(rank=rank, manifest=report.manifest, size_bytes=report.size_bytes)
+    return CheckpointStored(**head_of(cluster, at_ms), lease=report.lease, step=report.step, part=part)

@@ -6,7 +6,7 @@ A mapping in here is never changed in place: the next state gets another.
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from volt.contracts.clusters import LossCause, Manifest, Member, ReleaseReason
+from volt.contracts.clusters import CHECKPOINTS_KEPT, Checkpoint, LossCause, Manifest, Member, ReleaseReason
 from volt.contracts.ids import AccountId, JobId, LeaseId, NodeId
 from volt.contracts.jobs import JobSpec
 from volt_provisioner.crew import Crew, Growth, NewSeat, Prepared, Preparing, Seat, Setback, Sought, Vacant
@@ -45,8 +45,10 @@ class Life:
     ready_ms: int | None = None
     """When the cluster was first ready."""
     restarts: int = 0
-    """Generations begun for another reason than a lost node."""
+    """Generations begun for another reason than a lost node, since the last checkpoint was committed."""
     first_cause: str = ""
+    committed: tuple[Checkpoint, ...] = ()
+    """The last checkpoints, oldest first. Their steps rise."""
     failed_nodes: tuple[NodeId, ...] = ()
     """Nodes that are not wanted again: they could not do their part, or were lost to the job for the second time."""
     lost_nodes: tuple[NodeId, ...] = ()
@@ -54,6 +56,16 @@ class Life:
     doomed: tuple[LeaseId, ...] = ()
     """Leases whose node is known to be lost, in the log's order; the record of it is yet to be appended."""
     left: Mapping[LeaseId, Left] = field(default_factory=dict)
+
+    @property
+    def step(self) -> int:
+        """The last committed one, -1 if there is none."""
+        return self.committed[-1].step if self.committed else -1
+
+    def with_checkpoint(self, checkpoint: Checkpoint) -> "Life":
+        """A newer checkpoint is progress: what went wrong before it is made good."""
+        committed = (*self.committed, checkpoint)[-CHECKPOINTS_KEPT:]
+        return replace(self, committed=committed, restarts=0, first_cause="")
 
     def without(self, member: Member, generation: int, cause: LossCause) -> "Life":
         """The member is lost: its lease waits to be cleared."""
@@ -162,7 +174,9 @@ class Stopping:
     """Who leaves because the cluster shrinks and has not ended this generation."""
 
 
-Open = Granted | Forming | Starting | Running | Stopping
+Closed = Starting | Running | Stopping
+"""Those whose generation has all of its members."""
+Open = Granted | Forming | Closed
 
 
 @dataclass(frozen=True)
@@ -230,6 +244,12 @@ def can_prepare(seats: Mapping[int, Seat] | Mapping[int, NewSeat], lease: LeaseI
             case _:
                 continue
     return False
+
+
+def can_store(cluster: Closed, lease: LeaseId, step: int) -> bool:
+    """Whether it is news that this member has stored a step; one up to the last committed is of no use any more."""
+    member = cluster.crew.members.get(lease)
+    return member is not None and step > cluster.life.step and not cluster.crew.progress.has(member.rank, step)
 
 
 def are_prepared(cluster: Forming) -> bool:

@@ -55,7 +55,8 @@ def next_steps(cluster: Cluster, timing: Timing) -> list[Step]:
         case Absent() | Released() | Cleared():
             return []
         case Ending(was=was, verdict=verdict):
-            return [Step(AT_ONCE_MS, partial(events.released, was, verdict))]
+            # What all ranks have stored is committed before the end, so that the last checkpoint of a job counts.
+            return [Step(AT_ONCE_MS, _commit(was) or partial(events.released, was, verdict))]
         case Granted() | Forming() | Starting() | Running() | Stopping():
             make = _at_once(cluster, timing)
             if make is not None:
@@ -65,6 +66,8 @@ def next_steps(cluster: Cluster, timing: Timing) -> list[Step]:
 
 
 def _at_once(cluster: Open, timing: Timing) -> Make | None:
+    if commit := _commit(cluster):
+        return commit
     match cluster:
         case Granted():
             return partial(events.forming_first, cluster, timing)
@@ -78,6 +81,13 @@ def _at_once(cluster: Open, timing: Timing) -> Make | None:
             if life.doomed:
                 return partial(events.node_lost, cluster, life.doomed[0])
             return partial(events.forming_again, cluster, timing) if is_decided(cluster) else None
+
+
+def _commit(cluster: Open) -> Make | None:
+    """The commit of a step that every rank has stored. It comes first: whatever follows may begin from there."""
+    if not isinstance(cluster, Starting | Running | Stopping) or (common := cluster.crew.progress.common()) is None:
+        return None
+    return partial(events.checkpoint_committed, cluster, *common)
 
 
 def _forming_at_once(cluster: Forming, timing: Timing) -> Make | None:

@@ -21,6 +21,8 @@ FIGURES = {
     "lost_detected_ms",
     "recovered_ms",
     "generations",
+    "resumed_step",
+    "steps_lost",
     "billed_seconds",
     "covered_seconds",
     "charged_microusd",
@@ -50,6 +52,9 @@ def test_the_demo_survives_a_kill_and_its_bill_is_right(kill: str, tmp_path: Pat
     figures = msgspec.json.decode(done.stdout.splitlines()[-1], type=dict[str, bool | float])
     assert set(figures) == FIGURES
     assert figures["generations"] == 2
+    assert figures["resumed_step"] >= 10
+    assert figures["resumed_step"] % 10 == 0
+    assert 0 <= figures["steps_lost"] < 80 - figures["resumed_step"]
     assert figures["ledger_balanced"] is True
     assert figures["charged_microusd"] == figures["paid_microusd"] + figures["fee_microusd"] > 0
     assert 0 < figures["billed_seconds"] <= figures["covered_seconds"]

@@ -29,7 +29,7 @@ SERVICE_FILES = ("__init__", "__main__", "domain", "effects", "handlers", "setti
 CLOCKLESS_TESTS = ("tests/unit/", "tests/contracts/", "tests/simulation/")
 CONTROL_PLANE_VERBS = frozenset({"up", "demo", "account", "agent", "audit", "dlq", "views", "simulate"})
 
-_SUBJECT = re.compile(r"(log|logs|cmd|desired|heartbeats|dead)\.(?!(json|jsonl|txt|lock|tmp)$)")
+_SUBJECT = re.compile(r"(log|logs|cmd|desired|heartbeats|dead|checkpoints)\.(?!(json|jsonl|txt|lock|tmp)$)")
 _MACHINE_PATH = re.compile(r"(?<![\w.~/-])/(?:work|root|tmp)/[\w.]")
 _UNFINISHED = re.compile(r"\b(?:TO" r"DO|FIX" r"ME)\b")
 _BLANKET = re.compile(r"#\s*(?:type:\s*ignore(?!\[)|(?:ruff:\s*)?noqa(?!:\s*[A-Za-z])|mypy:\s*ignore-errors)")

@@ -55,6 +55,12 @@ def agent() -> None:
     help="The folder that makes this node itself; each node needs its own.",
 )
 @click.option("--nats-url", envvar="VOLT_NATS_URL", help="The bus; the default is the data folder's control plane.")
+@click.option(
+    "--checkpoints",
+    envvar="VOLT_CHECKPOINTS",
+    help="Where checkpoints are stored: nats://host:port, s3://bucket/path or file:///folder; the default is the data"
+    " folder's control plane, else the bus.",
+)
 @click.option("--account", envvar="VOLT_ACCOUNT", help="Whose node it is; the default is the data folder's account.")
 def run(
     data: Path | None,
@@ -69,17 +75,21 @@ def run(
     workdir: str,
     state: Path | None,
     nats_url: str | None,
+    checkpoints: str | None,
     account: str | None,
 ) -> None:
     """Offer this machine's GPUs and run what is leased, until Ctrl-C."""
     if nats_url is None or account is None:
         context = read_context(data_folder(data))
+        if nats_url is None and checkpoints is None:
+            checkpoints = context.checkpoints_url
         nats_url, account = nats_url or context.nats_url, account or context.account
     _check(gpus, region, country)
     environment = {
         **{name: value for name, value in os.environ.items() if name != KEY_VARIABLE},
         "VOLT_PROFILE": profile(),
         "VOLT_NATS_URL": nats_url,
+        "VOLT_CHECKPOINTS": checkpoints or "",
         "VOLT_ACCOUNT": account,
         "VOLT_GPUS": gpus,
         "VOLT_PRICE": str(_ask_microusd(price)),

@@ -27,6 +27,7 @@ _COMMANDS = {
     "logs": "volt.cli.jobs:logs",
     "release": "volt.cli.jobs:release",
     "explain": "volt.cli.jobs:explain",
+    "checkpoints": "volt.cli.checkpoints:checkpoints",
     "offers": "volt.cli.market:offers",
     "market": "volt.cli.market:market",
     "bid": "volt.cli.bids:bid",

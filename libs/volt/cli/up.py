@@ -30,6 +30,7 @@ async def _run(folder: Path, profile: ProfileName) -> None:
     async with ControlPlane(folder, profile) as control_plane:
         context = await _first_account(control_plane)
         err.print(f"[green]ready[/green]  gateway {context.gateway_url}  bus {context.nats_url}")
+        err.print(f"checkpoints are stored at {context.checkpoints_url}")
         err.print(f"account {context.account}; its key and the addresses are in {folder / 'context.json'}")
         err.print("Ctrl-C stops it; what it knows is kept.")
         await stop.wait()
@@ -47,6 +48,7 @@ async def _first_account(control_plane: ControlPlane) -> Context:
         nats_url=control_plane.nats_url,
         redis_url=control_plane.redis_url,
         gateway_url=control_plane.gateway_url,
+        checkpoints_url=control_plane.checkpoints_url,
         account=account,
         api_key=api_key,
     )

@@ -1,8 +1,10 @@
 """The life of a cluster, as the provisioner records it."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from volt.contracts.ids import AccountId, GpuUuid, JobId, LeaseId, NodeId
+import msgspec
+
+from volt.contracts.ids import AccountId, GpuUuid, JobId, LeaseId, NodeId, Sha256
 from volt.contracts.messages import Event, Value
 from volt.contracts.subjects import log_cluster
 
@@ -20,6 +22,15 @@ ReleaseReason = Literal[
     "no_replacement",
     "duration_reached",
 ]
+
+
+CHECKPOINTS_KEPT = 2
+"""How many committed checkpoints of a job are kept, the last ones."""
+STEP_MAX = 10**15
+CHECKPOINT_BYTES_MAX = 2**60
+
+CheckpointStep = Annotated[int, msgspec.Meta(ge=0, le=STEP_MAX)]
+CheckpointBytes = Annotated[int, msgspec.Meta(ge=0, le=CHECKPOINT_BYTES_MAX)]
 
 
 class Member(Value, frozen=True, kw_only=True):
@@ -72,6 +83,23 @@ class Exit(Value, frozen=True, kw_only=True):
     code: int | None = None
     signal: int | None = None
     out_of_memory: bool = False
+
+
+class CheckpointPart(Value, frozen=True, kw_only=True):
+    """What one rank has stored of a step: the digest of its manifest, and the bytes of its files together."""
+
+    rank: int
+    manifest: Sha256
+    size_bytes: CheckpointBytes
+
+
+class Checkpoint(Value, frozen=True, kw_only=True):
+    """A step that every rank of a generation has stored. `generation` is that one, under which the parts are stored."""
+
+    generation: int
+    step: CheckpointStep
+    parts: tuple[CheckpointPart, ...]
+    """One of each rank, in their order."""
 
 
 class ClusterEvent(Event, frozen=True, kw_only=True):
@@ -217,3 +245,17 @@ class LeaseCleared(ClusterEvent, frozen=True, kw_only=True):
 
     lease: LeaseId
     node: NodeId
+
+
+class CheckpointStored(ClusterEvent, frozen=True, kw_only=True):
+    """A member has stored its part of a step. It counts for nothing until the step is committed."""
+
+    lease: LeaseId
+    step: CheckpointStep
+    part: CheckpointPart
+
+
+class CheckpointCommitted(ClusterEvent, frozen=True, kw_only=True):
+    """Every rank of the generation has stored its part: the next generation begins from here. Steps only rise."""
+
+    checkpoint: Checkpoint

@@ -32,6 +32,7 @@ PAGE_JOBS_MAX = 200
 OFFERS_MAX = 500
 STATEMENT_LINES_MAX = 500
 EVENTS_PER_JOB_MAX = 500
+CHECKPOINTS_PER_JOB_MAX = 100
 
 JobState = Literal[
     "requested",
@@ -246,6 +247,33 @@ class Bill(Answer, frozen=True, kw_only=True):
     lines: tuple[LeaseBill, ...]
     due_usd: str
     on_hold_usd: str
+
+
+class Checkpoint(Answer, frozen=True, kw_only=True):
+    """A step that every rank of a generation has stored. Only one that is `kept` can be resumed from."""
+
+    step: int
+    generation: int
+    committed_at_ms: int
+    ranks: int
+    size_bytes: int
+    kept: bool
+
+
+class StoredCheckpoint(Answer, frozen=True, kw_only=True):
+    """A step that only some ranks have stored: it is not committed until the `missing` ones have, too."""
+
+    step: int
+    ranks: tuple[int, ...]
+    missing: tuple[int, ...]
+
+
+class CheckpointList(Answer, frozen=True, kw_only=True):
+    """The last committed checkpoints of a job, and what waits to be, the newest first."""
+
+    job: str
+    checkpoints: tuple[Checkpoint, ...]
+    stored: tuple[StoredCheckpoint, ...] = ()
 
 
 class Offer(Answer, frozen=True, kw_only=True):

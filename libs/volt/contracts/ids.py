@@ -24,6 +24,8 @@ Address = Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z.:%_-]{1,253}$(?!\n)"
 """An IP address or a host name, as `MASTER_ADDR` takes it."""
 Port = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
 Incarnation = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$(?!\n)")]
+"""A SHA-256 in hex."""
 
 
 def is_id(text: str) -> bool:

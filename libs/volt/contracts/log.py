@@ -33,6 +33,8 @@ EVENT_TYPES: tuple[type[Event], ...] = (
     clusters.GenerationEnded,
     clusters.ClusterReleased,
     clusters.LeaseCleared,
+    clusters.CheckpointStored,
+    clusters.CheckpointCommitted,
     nodes.NodeAlive,
     nodes.NodeUnknown,
     nodes.NodeLost,

@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from volt.contracts.clusters import Exit, Manifest
-from volt.contracts.ids import AccountId, Address, GpuUuid, Incarnation, JobId, LeaseId, NodeId, Port
+from volt.contracts.clusters import Checkpoint, CheckpointBytes, CheckpointStep, Exit, Manifest
+from volt.contracts.ids import AccountId, Address, GpuUuid, Incarnation, JobId, LeaseId, NodeId, Port, Sha256
 from volt.contracts.jobs import PROCESSES_PER_NODE_MAX, Workload
 from volt.contracts.messages import Command, Event, Signal, Value
 from volt.contracts.subjects import LOG_COVER, log_node
@@ -32,6 +32,10 @@ class DesiredLease(Value, frozen=True, kw_only=True):
     processes: int
     workload: Workload
     manifest: Manifest | None = None
+    resume: Checkpoint | None = None
+    """Where the generation begins; told until it runs. What has no such place begins with an empty folder."""
+    kept: tuple[Checkpoint, ...] = ()
+    """The parts that this node has to look after, oldest first: whatever else of its rank is stored may be removed."""
     grace_ms: int
 
 
@@ -78,6 +82,14 @@ class ReportEnded(Report, frozen=True, kw_only=True):
     """
 
     exits: Annotated[tuple[Exit, ...], msgspec.Meta(max_length=PROCESSES_PER_NODE_MAX)]
+
+
+class ReportCheckpoint(Report, frozen=True, kw_only=True):
+    """This rank's part of a step is stored, whole: `manifest` is the digest of the object that names its files."""
+
+    step: CheckpointStep
+    manifest: Sha256
+    size_bytes: CheckpointBytes
 
 
 class ReportCleared(Report, frozen=True, kw_only=True):

@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from volt.contracts.checkpoints import CHUNK_BYTES, OBJECT_SECONDS_MAX
 from volt.contracts.messages import Value
 
 STORED_BYTES_MAX = 512 * 1024
@@ -53,5 +54,16 @@ DEAD_LETTERS = StreamSpec(
     age_seconds_max=30 * DAY_SECONDS,
     message_bytes_max=1024**2,
 )
+
+CHECKPOINTS = StreamSpec(
+    name="CHECKPOINTS",
+    subjects=("checkpoints.>",),
+    bytes_max=0,
+    age_seconds_max=OBJECT_SECONDS_MAX,
+    messages_per_subject_max=1,
+    message_bytes_max=CHUNK_BYTES,
+    discard="new",
+)
+"""Not one of `ALL`: it is where agents keep objects, on the bus or on a server of its own that may be filled."""
 
 ALL = (LOG, COMMANDS, DESIRED, HEARTBEATS, LOGS, DEAD_LETTERS)

@@ -17,6 +17,7 @@ heartbeats.<account>.<node>      agents          signs of life
 heartbeats.monitor               health-monitor  its own probes
 logs.<account>.<job>.<node>      agents          workload output
 dead.<subject it failed on>      any service     what could not be answered
+checkpoints.<account>.<job>.<rank>.<generation>.<digest>  agents  objects of checkpoints, on a server of their own
 """
 
 LOG_MARKET = "log.market"
@@ -96,6 +97,16 @@ def job_logs(account: str, job: str) -> str:
     return f"logs.{account}.{job}.*"
 
 
+def checkpoint_object(name: str) -> str:
+    """Where the object of this name is, whose segments are joined by slashes."""
+    return f"checkpoints.{name.replace('/', '.')}"
+
+
+def checkpoint_objects(prefix: str) -> str:
+    """Filter of every object whose first segments are these."""
+    return f"{checkpoint_object(prefix)}.>"
+
+
 def dead_letter(subject: str) -> str:
     return f"dead.{subject}"
 
@@ -109,8 +120,8 @@ def sender(command_subject: str) -> tuple[str, str]:
 def template(subject: str) -> str:
     """The subject with its ids taken out, for span names and metric labels: there are a dozen of them."""
     head, *rest = subject.split(".")
-    if head == "dead":
-        return "dead.>"
+    if head in ("dead", "checkpoints"):
+        return f"{head}.>"
     if head == "cmd" and len(rest) > 1:
         return ".".join([head, "{account}", rest[1], *("{node}" for _ in rest[2:])])
     if head == "log" and len(rest) > 1:

@@ -16,6 +16,8 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     gateway_url: str
     account: str
     api_key: str
+    checkpoints_url: str = ""
+    """Where agents store checkpoints; empty: on the bus."""
 
     def __repr__(self) -> str:
         # The key is a secret: a log line or a traceback that shows a context must not show it.

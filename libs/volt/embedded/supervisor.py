@@ -3,8 +3,9 @@
 ```
 <data>/lock ports.json context.json        one control plane per folder; the ports of the last start
 <data>/nats/ valkey/ logs/<name>.log       the bus's store, the views' server, what each child printed
+<data>/checkpoints/                        the store of the server of checkpoints
 ```
-nats-server and Valkey start first, then all services at once. They stop the other way round. A child that
+Both nats-servers and Valkey start first, then all services at once. They stop the other way round. A child that
 dies is started again; one that keeps dying ends the control plane with its error.
 """
 
@@ -22,7 +23,7 @@ from volt.embedded.errors import DataFolderInUse
 from volt.embedded.failure import FailureScope
 from volt.embedded.files import holds_files, make_private_dir, remove_tree
 from volt.embedded.lock import DataFolderLock
-from volt.embedded.nats import nats_program
+from volt.embedded.nats import checkpoints_program, nats_program
 from volt.embedded.ports import LOOPBACK, remembered_ports
 from volt.embedded.program import Program
 from volt.embedded.service import DEFAULT_LIMITS, Limits, Service
@@ -49,7 +50,7 @@ PASSED_VARIABLES = frozenset({"HOME", "LANG", "LD_LIBRARY_PATH", "PATH", "TMPDIR
 PASSED_PREFIXES = ("COVERAGE_", "LC_", "OTEL_", "PYTHON", "VOLT_")
 WITHHELD_VARIABLES = frozenset({"VOLT_API_KEY"})
 
-PORT_NAMES = ("nats", "nats-monitor", "valkey", "gateway")
+PORT_NAMES = ("nats", "nats-monitor", "valkey", "gateway", "checkpoints", "checkpoints-monitor")
 
 
 class ControlPlane:
@@ -95,6 +96,11 @@ class ControlPlane:
         return f"http://{LOOPBACK}:{self._ports['nats-monitor']}"
 
     @property
+    def checkpoints_url(self) -> str:
+        """Where the objects of checkpoints are stored."""
+        return f"nats://{LOOPBACK}:{self._ports['checkpoints']}"
+
+    @property
     def redis_url(self) -> str:
         """Where Valkey listens."""
         return f"redis://{LOOPBACK}:{self._ports['valkey']}/0"
@@ -105,7 +111,7 @@ class ControlPlane:
         return f"http://{LOOPBACK}:{self._ports['gateway']}"
 
     def service(self, name: str) -> Service:
-        """The child `name`: one of the services, `nats` or `valkey`."""
+        """The child `name`: one of the services, `nats`, `checkpoints` or `valkey`."""
         return next(layer[name] for layer in self._layers if name in layer)
 
     async def __aenter__(self) -> Self:
@@ -145,6 +151,7 @@ class ControlPlane:
     def _stores(self) -> Iterable[Program]:
         env, ports = _passed_environment(), self._ports
         yield nats_program(self.data_dir, ports["nats"], ports["nats-monitor"], env)
+        yield checkpoints_program(self.data_dir, ports["checkpoints"], ports["checkpoints-monitor"], env)
         yield valkey_program(self.data_dir, ports["valkey"], env)
 
     def _service_programs(self) -> Iterable[Program]:

@@ -146,7 +146,7 @@ def _stream_config(spec: StreamSpec) -> dict[str, object]:
         "retention": "limits",
         "storage": "file",
         "discard": spec.discard,
-        "max_bytes": spec.bytes_max,
+        "max_bytes": spec.bytes_max or -1,
         "max_age": spec.age_seconds_max * 1_000_000_000,
         "max_msgs": -1,
         "max_msgs_per_subject": spec.messages_per_subject_max or -1,

@@ -125,6 +125,7 @@ class Jobs(_Group):
     list = _sent(calls.list_jobs)
     release = _sent(calls.release_job)
     bill = _sent(calls.job_bill)
+    checkpoints = _sent(calls.job_checkpoints)
     logs = _streamed(streams.job_logs)
     events = _streamed(streams.job_events)
     wait = _waited(streams.wait_for_job)

@@ -255,6 +255,11 @@ def job_bill(job: str) -> Call[http.Bill]:
     return Call(method="GET", path=job_path(job) + "/bill", answer=http.Bill)
 
 
+def job_checkpoints(job: str) -> Call[http.CheckpointList]:
+    """The job's committed checkpoints, the newest first. Raises NotFound, Unauthorized, Unavailable."""
+    return Call(method="GET", path=job_path(job) + "/checkpoints", answer=http.CheckpointList)
+
+
 def list_offers(*, gpu: str | None = None, region: str | None = None) -> Call[http.OfferList]:
     """Live supply, the cheapest first, of one model and in one region if they are given."""
     params = {name: value for name, value in (("gpu", gpu), ("region", region)) if value is not None}

@@ -11,6 +11,7 @@ from volt.contracts.nodes import DesiredLease, Phase, Report, ReportCleared, Rep
 from volt.contracts.streams import COMMANDS
 from volt.runtime.memory import MemoryBus, MemoryClock
 from volt_agent import effects
+from volt_agent.checkpoints.lease import SharedStore
 from volt_agent.effects import Keeper, Node
 from volt_agent.heart import Heart
 from volt_agent.process import ProcessRuntime
@@ -41,7 +42,16 @@ async def keeper_of(folder: Path, phase: Phase, *gpus: str) -> tuple[Keeper, Mem
     bus = MemoryBus(MemoryClock())
     await bus.ensure(COMMANDS)
     heart = Heart(settings, "n1", "run")
-    node = Node("n1", settings, frozenset({"GPU-0"}), bus, ProcessRuntime("127.0.0.1", folder), heart, lambda: None)
+    node = Node(
+        "n1",
+        settings,
+        frozenset({"GPU-0"}),
+        bus,
+        ProcessRuntime("127.0.0.1", folder),
+        heart,
+        lambda: None,
+        SharedStore(settings.checkpoints_url, "n1"),
+    )
     return Keeper(node, desired(phase, *gpus)), bus
 
 

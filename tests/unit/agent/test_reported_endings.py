@@ -17,6 +17,7 @@ from volt.contracts.nodes import DesiredLease, Phase, Report, ReportEnded, Repor
 from volt.contracts.streams import COMMANDS, LOGS
 from volt.runtime.memory import MemoryBus, MemoryClock
 from volt_agent import effects, heart
+from volt_agent.checkpoints.lease import SharedStore
 from volt_agent.effects import Keeper, Node
 from volt_agent.heart import Heart
 from volt_agent.process import ProcessRuntime
@@ -42,7 +43,8 @@ class Lease:
         beating = Heart(settings, "n1", "run")
         beating.acknowledged_ms = boot_ms() + LONG_MS
         runtime = ProcessRuntime(ADDRESS, folder)
-        self._node = Node("n1", settings, frozenset(GPUS), bus, runtime, beating, lambda: None)
+        store = SharedStore(settings.checkpoints_url, "n1")
+        self._node = Node("n1", settings, frozenset(GPUS), bus, runtime, beating, lambda: None, store)
         self._bus = bus
         self.keeper: Keeper | None = None
         self._keeping: asyncio.Task[None] | None = None

@@ -70,6 +70,26 @@ def test_a_killed_rank_makes_every_other_fail_at_once_and_say_why() -> None:
     assert errors[2].startswith("rank 3 stops: lost rank 0: ")
 
 
+def test_what_is_interrupted_goes_on_from_its_newest_checkpoint_to_the_same_end(tmp_path: Path) -> None:
+    def run(*arguments: str, folder: str, local_rank: int = 0) -> str:
+        told = {"VOLT_CHECKPOINT_DIR": str(tmp_path / folder), "LOCAL_RANK": str(local_rank)}
+        alone = start((*arguments, "--checkpoint-every", "7"), os.environ | told)
+        out, err = alone.communicate(timeout=RUN_SECONDS_MAX)
+        assert (alone.returncode, err) == (0, "")
+        return out
+
+    whole = run("--steps", "40", folder="whole")
+    run("--steps", "20", folder="parts")
+    (tmp_path / "parts/28.tmp").mkdir()
+    again = run("--steps", "40", folder="parts")
+    assert "rank 0 goes on from step 14" in again
+    assert whole.splitlines()[-1] == again.splitlines()[-1]
+    assert next(line for line in whole.splitlines() if line.startswith("step 15 ")) in again
+    assert "step 14 " not in again
+    run("--steps", "40", folder="not mine", local_rank=1)
+    assert not (tmp_path / "not mine").exists(), "one process of each node writes"
+
+
 @contextmanager
 def started_ranks(*arguments: str, world: int) -> Iterator[list[Rank]]:
     """Start the ranks, the head last: the others must wait for it."""

@@ -8,6 +8,7 @@ from volt.contracts.nodes import (
     DesiredLease,
     FailureStage,
     Report,
+    ReportCheckpoint,
     ReportCleared,
     ReportEnded,
     ReportFailed,
@@ -53,4 +54,19 @@ def report_of(kind: type[Report], node: str, lease: str, generation: int, ended:
         return ReportFailed(account=account, node=node, lease=lease, generation=generation, stage=stage, message="no")
     if kind is ReportEnded:
         return ReportEnded(account=account, node=node, lease=lease, generation=generation, exits=ended)
+    if kind is ReportCheckpoint:
+        return checkpoint_of(node, lease, generation, step=7)
     return kind(account=account, node=node, lease=lease, generation=generation)
+
+
+def checkpoint_of(node: str, lease: str, generation: int, step: int) -> ReportCheckpoint:
+    """A part that says in its digest which generation stored it."""
+    return ReportCheckpoint(
+        account=provider_of(node),
+        node=node,
+        lease=lease,
+        generation=generation,
+        step=step,
+        manifest=f"{generation:064x}",
+        size_bytes=1,
+    )

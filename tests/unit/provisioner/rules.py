@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from volt.contracts.clusters import (
+    CheckpointCommitted,
+    CheckpointStored,
     ClusterEvent,
     ClusterForming,
     ClusterReady,
@@ -42,6 +44,7 @@ def check(log: Sequence[Entry], timing: Timing) -> None:
     only_a_member_is_trouble(events)
     only_what_has_ended_is_cleared(log)
     no_void_gang_is_used(log)
+    a_commit_is_whole_newer_and_of_the_last_generation(events)
 
 
 def generations_count_up_by_one(events: Sequence[ClusterEvent]) -> None:
@@ -207,6 +210,29 @@ def no_void_gang_is_used(log: Sequence[Entry]) -> None:
                 assert member.lease not in void
             case LeaseCleared(lease=lease):
                 assert lease not in void
+
+
+def a_commit_is_whole_newer_and_of_the_last_generation(events: Sequence[ClusterEvent]) -> None:
+    """Each commit has the part of every rank that its generation started with, stored in it before; steps rise."""
+    formed, ranks, step = 0, 0, -1
+    stored: dict[tuple[int, int], CheckpointStored] = {}
+    for event in events:
+        match event:
+            case ClusterForming(generation=generation):
+                formed, stored = generation, {}
+            case ClusterStarting(manifest=manifest):
+                ranks = len(manifest.nodes)
+            case CheckpointStored(generation=generation, part=part):
+                assert generation == formed
+                assert event.step > step
+                assert (part.rank, event.step) not in stored
+                stored[part.rank, event.step] = event
+            case CheckpointCommitted(generation=generation, checkpoint=checkpoint):
+                assert generation == checkpoint.generation == formed
+                assert checkpoint.step > step
+                step = checkpoint.step
+                assert [part.rank for part in checkpoint.parts] == list(range(ranks))
+                assert all(stored[part.rank, step].part == part for part in checkpoint.parts)
 
 
 def _replaced(events: Sequence[ClusterEvent]) -> list[LeaseId]:

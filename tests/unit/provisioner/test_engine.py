@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
-from tests.unit.provisioner.agents import Local, report_of, step
+from tests.unit.provisioner.agents import Local, checkpoint_of, report_of, step
 from tests.unit.provisioner.rules import check, every_loss_is_answered
 from tests.unit.provisioner.world import BUYER, JOB, TIMING, admitted, code, gang, grant, provider_of, spec
 from volt.contracts.clusters import ClusterEvent, ClusterReleased, MemberLost
@@ -29,6 +29,7 @@ DECODER: Decoder[Desired] = Decoder(Desired)
 
 FORMED = ["ClusterForming", "MemberPrepared", "MemberPrepared", "ClusterStarting"]
 STARTED = ["MemberStarted", "MemberStarted", "ClusterReady"]
+COMMITTED = ["CheckpointStored", "CheckpointStored", "CheckpointCommitted"]
 REPLACED = ["MemberLost", "GenerationEnded", "ClusterForming", "MembersWanted", "MemberEnded", "MemberPrepared"]
 REPLACED += ["MemberJoined", "MemberPrepared", "ClusterStarting"]
 RELEASED = ["ClusterReleased", "LeaseCleared", "LeaseCleared", "LeaseCleared"]
@@ -179,11 +180,18 @@ async def run_up(on: Lab) -> None:
 
 
 async def live_a_life(on: Lab) -> None:
-    """A cluster runs, loses a node, gets another, runs again and is released."""
+    """A cluster runs, commits a checkpoint, loses a node, gets another, runs again and is released."""
     await run_up(on)
+    for node, lease in (("n0", "j1-1"), ("n1", "j1-2")):
+        assert await on.deliver(checkpoint_of(node, lease, generation=1, step=7)) is Verdict.DONE
+    await on.clock.advance(TIMING.tick_ms)
     await on.lose("n1")
     await on.converge("n0", "n9")
     await on.grant(gang(grant(3, 1, "n9"), generation=2, attempt=1))
+    told = await on.told("n9")
+    assert told is not None
+    assert told.leases[0].resume is not None
+    assert told.leases[0].resume.step == 7
     await on.converge("n0", "n9")
     await on.release()
     await on.converge()
@@ -192,7 +200,7 @@ async def live_a_life(on: Lab) -> None:
 async def test_a_cluster_lives_its_life_on_what_is_published_alone() -> None:
     async with lab() as on:
         await live_a_life(on)
-        assert await on.names() == FORMED + STARTED + REPLACED + STARTED + RELEASED
+        assert await on.names() == FORMED + STARTED + COMMITTED + REPLACED + STARTED + RELEASED
         for node in NODES:
             told = await on.told(node)
             assert told is not None
@@ -215,7 +223,7 @@ async def test_a_crash_before_each_report_changes_nothing() -> None:
     async with lab() as on:
         on.disturb = on.restart
         await live_a_life(on)
-        assert await on.names() == FORMED + STARTED + REPLACED + STARTED + RELEASED
+        assert await on.names() == FORMED + STARTED + COMMITTED + REPLACED + STARTED + RELEASED
 
 
 async def test_acknowledgements_that_are_lost_double_nothing() -> None:
@@ -226,7 +234,7 @@ async def test_acknowledgements_that_are_lost_double_nothing() -> None:
 
         on.disturb = lose_the_next_acknowledgement
         await live_a_life(on)
-        assert sorted(await on.names()) == sorted(FORMED + STARTED + REPLACED + STARTED + RELEASED)
+        assert sorted(await on.names()) == sorted(FORMED + STARTED + COMMITTED + REPLACED + STARTED + RELEASED)
         check(await on.entries(), TIMING)
         every_loss_is_answered(await on.events())
 

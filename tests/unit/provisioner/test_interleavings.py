@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from tests.unit.provisioner.agents import Local, report_of, step
+from tests.unit.provisioner.agents import Local, checkpoint_of, report_of, step
 from tests.unit.provisioner.rules import check, every_loss_is_answered
 from tests.unit.provisioner.world import JOB, TICK_MS, TIMING, World, admitted, gang, grant, provider_of, spec
 from volt.contracts.clusters import ClusterEvent, Exit, MembersWanted
@@ -12,6 +12,7 @@ from volt.contracts.messages import Event
 from volt.contracts.nodes import (
     NodeAlive,
     Report,
+    ReportCheckpoint,
     ReportCleared,
     ReportEnded,
     ReportFailed,
@@ -25,6 +26,14 @@ RANKS = 2
 NODES_MAX = 4
 NODES = [f"n{number}" for number in range(8)]
 HAPPENINGS = ["loss", "loss", "grant", "grant", "scale", "scale", "release", "exhaustion"]
+REPORTS: list[type[Report]] = [
+    ReportPrepared,
+    ReportStarted,
+    ReportFailed,
+    ReportEnded,
+    ReportCheckpoint,
+    ReportCleared,
+]
 CALM_ROUNDS = 5
 STEPS_TO_CLEAR_MAX = 8
 
@@ -138,7 +147,9 @@ class Interleavings(RuleBasedStateMachine):
 
     @rule(
         data=st.data(),
-        kind=st.sampled_from([ReportPrepared, ReportStarted, ReportFailed, ReportEnded, ReportCleared]),
+        kind=st.sampled_from(
+            [ReportPrepared, ReportStarted, ReportFailed, ReportEnded, ReportCheckpoint, ReportCleared]
+        ),
         ended=exits,
     )
     def say_anything(self, data: st.DataObject, kind: type[Report], ended: tuple[Exit, ...]) -> None:
@@ -146,6 +157,15 @@ class Interleavings(RuleBasedStateMachine):
         lease = data.draw(st.sampled_from(sorted(self.leases)))
         generation = data.draw(st.integers(1, self.world.generation + 1))
         self.world.record(report_of(kind, self.leases[lease], lease, generation, ended))
+
+    @rule(step=st.integers(0, 5), who=st.sampled_from([NODES, NODES, NODES[:1], NODES[1:]]), is_followed=st.booleans())
+    def store(self, step: int, who: list[str], is_followed: bool) -> None:
+        """All that run, or some of them, have stored a step; some store it for the second time."""
+        for lease, local in self.local.items():
+            if local.state == "running" and self.leases[lease] in who:
+                self.world.record(checkpoint_of(self.leases[lease], lease, local.generation, step))
+        if is_followed:
+            self.world.follow()
 
     @rule(is_followed=st.booleans())
     def fail_to_join(self, is_followed: bool) -> None:

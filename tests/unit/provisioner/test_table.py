@@ -6,6 +6,10 @@ import pytest
 
 from tests.unit.provisioner.world import BUYER, JOB, T0_MS, World, admitted, code
 from volt.contracts.clusters import (
+    Checkpoint,
+    CheckpointCommitted,
+    CheckpointPart,
+    CheckpointStored,
     ClusterEvent,
     ClusterForming,
     ClusterReady,
@@ -96,6 +100,7 @@ def cleared() -> World:
 
 STATES = (absent, granted, forming, vacant, sought, prepared, starting, running, stopping, released, cleared)
 
+OF_A_CREW = {"MemberEnded", "MemberLost", "CheckpointStored", "CheckpointCommitted", "ClusterReleased"}
 POSSIBLE = {
     "absent": set[str](),
     "granted": {"ClusterForming", "ClusterReleased"},
@@ -103,9 +108,9 @@ POSSIBLE = {
     "vacant": {"MembersWanted", "LeaseCleared", "ClusterReleased"},
     "sought": {"LeaseCleared", "ClusterReleased"},
     "prepared": {"MemberPrepared", "MemberLost", "ClusterStarting", "ClusterReleased"},
-    "starting": {"MemberStarted", "ClusterReady", "MemberEnded", "MemberLost", "GenerationEnded", "ClusterReleased"},
-    "running": {"MemberEnded", "MemberLost", "GenerationEnded", "ClusterReleased"},
-    "stopping": {"MemberEnded", "MemberLost", "ClusterReleased"},
+    "starting": {"MemberStarted", "ClusterReady", "GenerationEnded", *OF_A_CREW},
+    "running": {"GenerationEnded", *OF_A_CREW},
+    "stopping": OF_A_CREW,
     "released": {"LeaseCleared"},
     "cleared": set[str](),
 }
@@ -118,6 +123,7 @@ def one_of_each(generation: int) -> list[ClusterEvent]:
     lease, node = "j1-2", "n1"
     manifest = Manifest(job=JOB, generation=generation, master_address="", master_port=1, world_size=1, nodes=())
     wanted = Wanted(rank=1, attempt=1)
+    part = CheckpointPart(rank=1, manifest="0" * 64, size_bytes=1)
     return [
         ClusterForming(**head, members=(), prepare_by_ms=T0_MS),
         MembersWanted(**head, wanted=(wanted,), excluded=(), within=""),
@@ -130,6 +136,8 @@ def one_of_each(generation: int) -> list[ClusterEvent]:
         GenerationEnded(**head, lease=lease),
         ClusterReleased(**head, reason="completed"),
         LeaseCleared(**head, lease=lease, node=node),
+        CheckpointStored(**head, lease=lease, step=1, part=part),
+        CheckpointCommitted(**head, checkpoint=Checkpoint(generation=generation, step=1, parts=(part,))),
     ]
 
 

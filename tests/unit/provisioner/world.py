@@ -25,6 +25,7 @@ from volt.contracts.nodes import (
     NodeAlive,
     NodeLost,
     Report,
+    ReportCheckpoint,
     ReportCleared,
     ReportEnded,
     ReportFailed,
@@ -220,6 +221,17 @@ class World:
     def ended(self, rank: int, *exits: Exit, generation: int | None = None) -> ReportEnded:
         return ReportEnded(**self._whose(rank, generation), exits=exits)
 
+    def stored(self, rank: int, step: int, generation: int | None = None) -> ReportCheckpoint:
+        whose = self._whose(rank, generation)
+        return ReportCheckpoint(
+            **whose, step=step, manifest=manifest_digest(rank, step, whose["generation"]), size_bytes=1_000
+        )
+
+    def commit(self, step: int) -> None:
+        """Every rank of the generation stores the step."""
+        for rank in range(self.spec.shapes[0].nodes):
+            self.report(self.stored(rank, step))
+
     def node_cleared(self, node: str, number: int) -> ReportCleared:
         return ReportCleared(
             account=provider_of(node), node=node, lease=lease_id(JOB, number), generation=self.generation
@@ -282,6 +294,10 @@ class World:
                 yield from event.members
             elif isinstance(event, MemberJoined):
                 yield event.member
+
+
+def manifest_digest(rank: int, step: int, generation: int) -> str:
+    return f"{generation:02x}{rank:02x}{step:060x}"
 
 
 def code(value: int, local_rank: int = 0) -> Exit:

@@ -23,6 +23,8 @@ class Figures(msgspec.Struct, frozen=True):
     lost_detected_ms: int
     recovered_ms: int
     generations: int
+    resumed_step: int
+    steps_lost: int
     billed_seconds: float
     covered_seconds: float
     charged_microusd: int
@@ -37,7 +39,7 @@ class Figures(msgspec.Struct, frozen=True):
     "--kill", type=click.Choice(["head", "other"]), default="other", show_default=True, help="Whose agent dies."
 )
 @click.option(
-    "--steps", type=click.IntRange(min=2 * STEPS_BEFORE_KILL), default=40, show_default=True, help="Training steps."
+    "--steps", type=click.IntRange(min=2 * STEPS_BEFORE_KILL), default=80, show_default=True, help="Training steps."
 )
 @click.option("--step-seconds", default=0.05, show_default=True, help="How long a step takes at least.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as one JSON line at the end.")
@@ -68,6 +70,8 @@ def _figures(ending: Ending) -> Figures:
         lost_detected_ms=story.marks["lost"] - ending.killed_ms,
         recovered_ms=story.marks["ready/2"] - ending.killed_ms,
         generations=story.generation,
+        resumed_step=story.resumed_step,
+        steps_lost=story.steps_lost,
         billed_seconds=sum(line.billable_ms for line in story.bill) / 1000,
         covered_seconds=report.covered_ms / 1000,
         charged_microusd=report.charged_microusd,

@@ -47,9 +47,10 @@ class Node:
 
 
 async def start_nodes(
-    folder: Path, nats_url: str, accounts: Mapping[str, str], sites: Sequence[Site] = SITES
+    folder: Path, nats_url: str, accounts: Mapping[str, str], sites: Sequence[Site] = SITES, checkpoints_url: str = ""
 ) -> list[Node]:
-    """Starts an agent for each site. `accounts` gives each operator's account."""
+    """Starts an agent for each site. `accounts` gives each operator's account; without a URL checkpoints are stored on
+    the bus."""
     nodes = []
     workdir = folder / "work"
     workdir.mkdir(parents=True)
@@ -58,6 +59,7 @@ async def start_nodes(
         environment = {
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
             "VOLT_NATS_URL": nats_url,
+            "VOLT_CHECKPOINTS": checkpoints_url,
             "VOLT_ACCOUNT": accounts[site.operator],
             "VOLT_STATE": str(state),
             "VOLT_GPUS": GPUS,

@@ -75,7 +75,9 @@ async def play(options: Options, watch: Callable[[Story], None]) -> Ending:
         accounts = {name: f"{name}-{secrets.token_hex(3)}" for name in ("buyer", "north", "south")}
         await asyncio.gather(*(open_account(bus, account, new_api_key()) for account in accounts.values()))
         story.say("starting five agents of eight GPUs, three on fabric A, two on fabric B")
-        nodes = await start_nodes(folder / "nodes", control_plane.nats_url, accounts)
+        nodes = await start_nodes(
+            folder / "nodes", control_plane.nats_url, accounts, checkpoints_url=control_plane.checkpoints_url
+        )
         stack.push_async_callback(_stop_all, nodes)
         async with asyncio.TaskGroup() as tasks:
             watching = [tasks.create_task(_watch_log(bus, story))]
@@ -92,6 +94,7 @@ async def _request(bus: NatsBus, story: Story, buyer: str, options: Options) -> 
     command = (
         *("python", str(training_script()), "--steps", str(options.steps)),
         *("--step-seconds", str(options.step_seconds)),
+        *("--checkpoint-every", str(STEPS_BEFORE_KILL)),
     )
     request = RequestJob(
         account=buyer,
@@ -113,6 +116,7 @@ async def _request(bus: NatsBus, story: Story, buyer: str, options: Options) -> 
 async def _run_and_hurt(story: Story, nodes: list[Node], options: Options) -> int:
     await story.until(lambda: "ready/1" in story.marks, STEP_SECONDS_MAX, "a ready cluster")
     await story.until(lambda: story.steps >= STEPS_BEFORE_KILL, STEP_SECONDS_MAX, "the first steps")
+    await story.until(lambda: story.committed is not None, STEP_SECONDS_MAX, "a committed checkpoint")
     _check(story)
     victim = next(node for node in nodes if node.id == story.members[options.kill_rank].node)
     story.say(f"{story.last_line}: SIGKILL to rank {options.kill_rank}'s agent and its workload")
@@ -120,6 +124,8 @@ async def _run_and_hurt(story: Story, nodes: list[Node], options: Options) -> in
     kill_tree(victim.child.pid)
     await story.until(lambda: "lost" in story.marks, RECOVER_SECONDS_MAX, "the loss")
     await story.until(lambda: "ready/2" in story.marks, RECOVER_SECONDS_MAX, "generation 2")
+    await story.until(lambda: 2 in story.first_step, STEP_SECONDS_MAX, "the first step of generation 2")
+    story.say(f"resumed from the checkpoint of step {story.resumed_step}: {story.steps_lost} steps to be done again")
     await story.until(lambda: "closed" in story.marks, CLOSE_SECONDS_MAX, "the final bill")
     _check(story)
     return killed_ms

@@ -76,6 +76,7 @@ def verdict(ending: Ending) -> Text:
         f"+ fee ${format_usd(report.fee_microusd)}; {report.covered_ms / 1000:.3f} node-seconds covered by heartbeats; "
     )
     text.append("every bill recomputed from the log, to the micro-dollar" if report.is_balanced else "FINDINGS")
+    text.append(f"\nresumed after step {ending.story.resumed_step}: {ending.story.steps_lost} steps lost to the kill")
     text.append("\ncovered but not billed: what a node ran before all were ready, and a survivor beside the dead one")
     for finding in report.findings:
         text.append(f"\n  {finding.code} at {finding.seq}: {finding.message}", style="red")

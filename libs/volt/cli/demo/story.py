@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from volt.contracts.bids import BidAccepted, BidRejected
 from volt.contracts.clusters import (
+    CheckpointCommitted,
     ClusterForming,
     ClusterReady,
     ClusterReleased,
@@ -23,6 +24,7 @@ from volt.contracts.nodes import NodeAlive, NodeLost
 from volt.contracts.units import format_usd
 
 STEP_WORD = "step"
+COMMITTED_WORDS = "checkpoint of step "
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,12 @@ class Story:
     generation: int = 0
     steps: int = 0
     """Step lines received in this generation."""
+    first_step: dict[int, int] = field(default_factory=dict)
+    """The number of the first step that each generation was seen to take."""
+    last_step: dict[int, int] = field(default_factory=dict)
+    """The number of the last one."""
+    committed: int | None = None
+    """The step of the last committed checkpoint."""
     last_line: str = ""
     released: ClusterReleased | None = None
     bill: tuple[BillLine, ...] = ()
@@ -64,6 +72,16 @@ class Story:
         except TimeoutError:
             raise TimeoutError(f"{what} did not come within {seconds_max:.0f} s") from None
 
+    @property
+    def resumed_step(self) -> int:
+        """The step that the second generation began after, by what it did first."""
+        return self.first_step.get(2, 1) - 1
+
+    @property
+    def steps_lost(self) -> int:
+        """The steps of the first generation that the second had to take again."""
+        return max(0, self.last_step.get(1, 0) - self.resumed_step)
+
     def say(self, text: str) -> None:
         """Adds a line of one's own."""
         self.moments.append(Moment(self.clock_ms(), text))
@@ -78,7 +96,12 @@ class Story:
     async def hear(self, lines: LogLines) -> None:
         """Takes in output of the job."""
         for line in lines.lines:
-            if line.generation != self.generation or not line.text.startswith(STEP_WORD):
+            if not line.text.startswith(STEP_WORD):
+                continue
+            number = int(line.text.split()[1])
+            self.first_step.setdefault(line.generation, number)
+            self.last_step[line.generation] = number
+            if line.generation != self.generation:
                 continue
             self._mark("first_step")
             self._mark(f"first_step/{self.generation}")
@@ -152,6 +175,11 @@ class Story:
             case ClusterReady(generation=generation):
                 self._mark(f"ready/{generation}")
                 self.say(f"generation {generation}: ready, billed from now on")
+            case CheckpointCommitted(checkpoint=checkpoint):
+                self.committed = checkpoint.step
+                if self.moments[-1].text.startswith(COMMITTED_WORDS):
+                    self.moments.pop()
+                self.say(f"{COMMITTED_WORDS}{checkpoint.step} committed: every rank has stored it")
             case ClusterReleased(reason=reason) as released:
                 self.released = released
                 self._mark("released")
