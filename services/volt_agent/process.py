@@ -259,8 +259,8 @@ class Workload:
         return tuple(end for _, end in sorted(self._ends, key=itemgetter(0)))
 
     async def _follow_to_the_end(self, rank: int) -> None:
-        ended_ms, end = await self._follow(rank)
-        self._ends.append((ended_ms, end))
+        ended_us, end = await self._follow(rank)
+        self._ends.append((ended_us, end))
         if end.code != 0:
             self._failing.set()
 
@@ -268,7 +268,7 @@ class Workload:
         """Hand over all that a shim says, to its end; return when its process ended, as far as it is known, and how."""
         one, started = self._shims[rank], self._pids[rank]
         end = RankExit(rank, None, None, False, "gone")
-        lines, ended_ms = 0, None  # Of an end that the shim does not tell of, the instant of hearing counts.
+        lines, ended_us = 0, None  # Of an end that the shim does not tell of, the instant of hearing counts.
         try:
             async for said in _heard(one):
                 match said:
@@ -284,9 +284,9 @@ class Workload:
                         await self._on_line(LogLine(rank, "err", str(failure)))
                         started.set_exception(failure)
                         end = RankExit(rank, EXITS_OF_UNSTARTED.get(kind), None, False, "not_started")
-                        ended_ms = shim.boot_ms()
+                        ended_us = shim.boot_us()
                     case _Said(reason=reason, exit=code, signal=number, oom=oom) if reason is not None:
-                        end, ended_ms = RankExit(rank, code, number, oom, reason), said.ended_ms
+                        end, ended_us = RankExit(rank, code, number, oom, reason), said.ended_us
         except BaseException:
             _end_shims([one])  # Nobody listens to it any more.
             raise
@@ -299,7 +299,7 @@ class Workload:
                 kill(session(started.result()))
             await one.wait()  # Only then has the agent adopted what was the shim's.
             await self._end_orphans()
-        return shim.boot_ms() if ended_ms is None else ended_ms, end
+        return shim.boot_us() if ended_us is None else ended_us, end
 
 
 class _Said(msgspec.Struct, frozen=True):
@@ -314,7 +314,7 @@ class _Said(msgspec.Struct, frozen=True):
     signal: int | None = None
     oom: bool = False
     reason: Literal["exited", "deadline", "signalled"] | None = None
-    ended_ms: int | None = None
+    ended_us: int | None = None
 
 
 class _Record(msgspec.Struct, frozen=True):

@@ -6,15 +6,14 @@
 Lines of JSON come in: the launch order `{"argv", "env", "cwd", "deadline_ms"}`, then any number of
 `{"deadline_ms"}` and `{"signal": "TERM", "grace_ms"}`. Lines of JSON go out, in this order: `{"started": pid}` or
 `{"failed": kind, "detail"}`; `{"line", "stream": "out"|"err"}` for each line of output; and last
-`{"exit", "signal", "oom", "reason", "ended_ms"}`, once the output is drained and every descendant is gone.
+`{"exit", "signal", "oom", "reason", "ended_us"}`, once the output is drained and every descendant is gone.
 
 Instants are of the boot-time clock, which both ends read from one kernel: a length of time would begin afresh when a
 shim that had been stopped came to read an old line. Past its deadline the workload is killed: its agent is dead,
 frozen or cut off. The end of stdin changes nothing, for a dead agent extends nothing; nor does a stdout that nobody
 reads. SIGTERM ends the workload at once and in order. When the shim itself is killed, the kernel kills the workload.
 
-Started as `python -I -S shim.py` for each process of a job, so it must start within milliseconds: it runs on what
-the interpreter has loaded anyway, without json, signal and pathlib, which together take longer than all the rest.
+Started as `python -I -S shim.py` for each process of a job, within milliseconds: it imports neither json nor signal.
 """
 
 import ctypes
@@ -48,8 +47,7 @@ SIG_BLOCK, SIG_SETMASK, SIGSET_BYTES, SIGINFO_BYTES = 0, 2, 128, 128
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 EXEC_FAILURES = dict.fromkeys((errno.ENOENT, errno.ENOTDIR), "command_not_found")
 EXEC_FAILURES |= dict.fromkeys((errno.EACCES, errno.ENOEXEC), "not_executable")
-EXIT_OF_KILLED_COMMAND = 128 + SIGKILL
-"""What a shell exits with when its command was killed."""
+EXIT_OF_KILLED_COMMAND = 128 + SIGKILL  # As a shell says it.
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -91,8 +89,8 @@ class Shim:
         self.pending, self.heard = bytearray(), True  # Until the agent closes its end of stdout.
         self.outputs: dict[int, Output] = {}
         self.pid = 0  # Of the workload process, once it is started.
-        self.status: int | None = None  # Its end, once it is reaped at `ended_ms`.
-        self.ended_ms = 0
+        self.status: int | None = None  # Its end, once it is reaped at `ended_us`.
+        self.ended_us = 0
 
     def follow(self) -> None:
         """Serve until the workload process has ended, and its output with it, or until it is to be killed.
@@ -147,7 +145,7 @@ class Shim:
         # The counter is the machine's: another's end may make it rise, but only a kill is ever put down to it.
         oom = "true" if killed and oom_kills() > self.oom_kills else "false"
         how = f'"exit":{exit_code},"signal":{signal},"oom":{oom},"reason":{quote(self.reason)}'
-        return f'{{{how},"ended_ms":{self.ended_ms}}}'
+        return f'{{{how},"ended_us":{self.ended_us}}}'
 
     def turn(self, wait_ms: int) -> bool:
         """Wait for something to happen and answer it; True if there was output to read."""
@@ -213,7 +211,7 @@ class Shim:
             if pid == 0:
                 return False
             if pid == self.pid and self.status is None:
-                self.status, self.ended_ms = status, boot_ms()
+                self.status, self.ended_us = status, boot_us()
                 self.kill_at_ms = min(self.kill_at_ms, boot_ms() + DRAIN_MS_MAX)
 
     def obey(self) -> None:
@@ -350,8 +348,7 @@ def descendants() -> list[int]:
 def parent_of(pid: str) -> int:
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:  # noqa: PTH123
-            # The name in parentheses may itself hold spaces and parentheses.
-            return int(stat.read().rpartition(b")")[2].split()[1])
+            return int(stat.read().rpartition(b")")[2].split()[1])  # The name may hold parentheses.
     except (FileNotFoundError, ProcessLookupError):
         return 0  # It has just ended.
 
@@ -363,7 +360,11 @@ def oom_kills() -> int:
 
 
 def boot_ms() -> int:
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+    return boot_us() // 1_000
+
+
+def boot_us() -> int:
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000
 
 
 class Syntax:

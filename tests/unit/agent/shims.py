@@ -65,9 +65,9 @@ def read_all(one: Shim) -> list[Message]:
     messages: list[Message] = [json.loads(line) for line in one.stdout]
     for message in messages:
         if "exit" in message:
-            ended_ms = message.pop("ended_ms")
-            assert isinstance(ended_ms, int)
-            assert 0 < ended_ms <= shim.boot_ms()
+            ended_us = message.pop("ended_us")
+            assert isinstance(ended_us, int)
+            assert 0 < ended_us <= shim.boot_us()
     return messages
 
 
