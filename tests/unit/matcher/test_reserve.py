@@ -118,6 +118,17 @@ def test_backfill_does_not_delay_the_gang() -> None:
     assert hour.free("n4")[0] == "gang"
 
 
+def test_what_is_kept_is_not_promised_to_who_only_asks_though_it_is_lent_in_the_same_pass() -> None:
+    hour = Hour(10, 60, 60, 60)
+    hour.starve()
+    assert hour.free("n1") == []
+    hour.market.job("brief", lasting(5, spec(1, 4)))
+    hour.market.ask("q", spec(1, 4))
+    (said,) = hour.pass_ms(1)[:1]
+    assert [gang.job for gang in said.gangs] == ["brief"]
+    assert [quote.gang for quote in said.quotes] == [None]
+
+
 def test_while_nobody_knows_when_the_rest_is_free_nothing_is_lent() -> None:
     hour = Hour(10, None, None, None)
     assert hour.starve().free_ms is None
