@@ -39,10 +39,11 @@ NODES = [f"n{number}" for number in range(6)]
 HOME = Place(region="eu", site="s1", fabric="A")
 SHAPES = [((1, 1),), ((1, 2),), ((2, 1),), ((3, 1),), ((2, 2),), ((3, 2),), ((1, 2), (2, 1)), ((1, 4), (2, 2), (4, 1))]
 """Nodes and GPUs on each."""
-LATER_MS = [None, None, None, AT_MS + 120_000, AT_MS + 600_000]
+LATER_MS = [*[None] * 8, AT_MS + 120_000, AT_MS + 600_000]
 LASTS_SECONDS = [None, None, 60, 600]
 
 places = st.one_of(
+    st.just(HOME),
     st.just(HOME),
     st.builds(
         Place,
@@ -54,11 +55,11 @@ places = st.one_of(
 terms = st.builds(
     Terms,
     ask_microusd_per_gpu_hour=st.integers(1, 4),
-    gpus_min=st.sampled_from([1, 1, 1, 2]),
-    max_duration_seconds=st.sampled_from([None, None, None, 300]),
+    gpus_min=st.sampled_from([1, 1, 1, 1, 1, 2]),
+    max_duration_seconds=st.sampled_from([*[None] * 7, 300]),
     available_from_ms=st.sampled_from(LATER_MS),
     available_until_ms=st.sampled_from(LATER_MS),
-    paused=st.sampled_from([False] * 7 + [True]),
+    paused=st.sampled_from([False] * 15 + [True]),
 )
 
 
@@ -75,7 +76,9 @@ class Stock(NamedTuple):
     memory_mib: int
 
 
-gpus = st.builds(Stock, st.sampled_from(["old", "old", "new"]), st.integers(1, 4), st.sampled_from([20, 20, 10]))
+gpus = st.builds(
+    Stock, st.sampled_from(["old", "old", "old", "new"]), st.integers(1, 4), st.sampled_from([20, 20, 20, 10])
+)
 
 
 def _bid(node: str, first: Stock, second: Stock, place: Place, own: Terms, other: Terms | None) -> BidAccepted:
@@ -165,6 +168,8 @@ class Story(Market):
             case "late pass" if self.late is None:
                 self.late = self.plan()
                 return
+            case "overtaken pass" if self.late is None:
+                self.overtake()
             case BidAccepted(node=node):
                 self.add(chapter, alive(node))
             case BidWithdrawn() | NodeAlive() | NodeUnknown() | NodeLost():
@@ -176,6 +181,16 @@ class Story(Market):
             case Waited(seconds=seconds):
                 self.at_ms += seconds * MS_PER_SECOND
         self.arrive()
+
+    def overtake(self) -> None:
+        """The job of a gang that is on its way ends, or forms anew without the member that it wanted."""
+        self.late = self.plan()
+        for gang in self.late.gangs[:1] if self.late else ():
+            if gang.attempt == 0:
+                self.add(released(gang.job))
+            else:
+                self.generations[gang.job] = gang.generation + 1
+                self.add(forming(gang.job, gang.generation + 1))
 
     def _happen_to(self, picked: Picked) -> None:
         match picked.what:
@@ -251,14 +266,14 @@ Chapter = (
     | Asked
     | Picked
     | Waited
-    | Literal["pass", "late pass"]
+    | Literal["pass", "late pass", "overtaken pass"]
 )
 numbers = st.integers(0, 20)
 asked = st.builds(Asked, specs(), st.integers(2, 5))
 happenings = ["want", "want", "want", "clear", "clear", "release", "form anew"]
 picked = st.builds(Picked, st.sampled_from(happenings), numbers, numbers)
 waited = st.builds(Waited, st.sampled_from([1, 60, 200, 400, 3_600]))
-passes: st.SearchStrategy[Chapter] = st.sampled_from(["pass", "late pass"])
+passes: st.SearchStrategy[Chapter] = st.sampled_from(["pass", "pass", "late pass", "overtaken pass"])
 supply: st.SearchStrategy[Chapter] = st.one_of(
     st.sampled_from(NODES).flatmap(bids_of),
     st.permutations(NODES).map(lambda nodes: poaching(*nodes[:2])),
@@ -267,7 +282,7 @@ supply: st.SearchStrategy[Chapter] = st.one_of(
     st.sampled_from(NODES).map(unknown),
     st.sampled_from(NODES).map(alive),
 )
-chapters: st.SearchStrategy[Chapter] = st.one_of(supply, asked, picked, picked, waited, passes, passes)
+chapters: st.SearchStrategy[Chapter] = st.one_of(supply, asked, asked, picked, picked, waited, passes, passes, passes)
 
 
 class Telling(NamedTuple):
@@ -279,7 +294,10 @@ class Telling(NamedTuple):
 
 
 stories = st.builds(
-    Telling, st.tuples(*map(bids_of, NODES)), st.lists(asked, min_size=1, max_size=3), st.lists(chapters, min_size=10)
+    Telling,
+    st.tuples(*map(bids_of, NODES)),
+    st.lists(asked, min_size=1, max_size=3),
+    st.lists(chapters, min_size=20, max_size=60),
 )
 
 

@@ -29,7 +29,7 @@ queues = st.lists(asked, min_size=1, max_size=3)
 
 
 @given(stories)
-@relaxed
+@settings(relaxed, max_examples=25)
 def test_whatever_changes_the_next_pass_is_called_for_if_it_has_something_to_say(telling: Telling) -> None:
     def compare(story: Story) -> None:
         should_say = clear(story.state, story.at_ms)

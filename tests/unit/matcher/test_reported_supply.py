@@ -160,10 +160,11 @@ def test_the_window_of_each_model_wakes_those_who_wait_for_it() -> None:
     later = [Terms(ask_microusd_per_gpu_hour=USD, available_from_ms=AT_MS + ms) for ms in (60_000, 120_000)]
     both = replace(mixed("n1", "a", "b"), terms=later[0], changed=(ModelTerms(model="b", terms=later[1]),))
     market = Market(both, alive("n1"))
-    market.job("j", spec(1, 2, models=("b",)))
+    market.job("wants-a", spec(1, 2, models=("a",)))
+    market.job("wants-b", spec(1, 2, models=("b",)))
     assert said_until(market, 0) == []
-    assert said_until(market, 60_000) == []
-    assert said_until(market, 120_000) == ["j"]
+    assert said_until(market, 60_000) == ["wants-a"]
+    assert said_until(market, 120_000) == ["wants-b"]
 
 
 def said_until(market: Market, after_ms: int) -> list[str]:

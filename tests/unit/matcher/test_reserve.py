@@ -1,5 +1,6 @@
 """Nobody starves: what frees up is kept for a gang that has waited for long, and lent to those who end in time."""
 
+import pytest
 from msgspec.structs import replace
 
 from tests.unit.matcher.builders import (
@@ -118,6 +119,17 @@ def test_backfill_does_not_delay_the_gang() -> None:
     assert hour.free("n4")[0] == "gang"
 
 
+def test_what_is_kept_is_not_promised_to_who_only_asks_though_it_is_lent_in_the_same_pass() -> None:
+    hour = Hour(10, 60, 60, 60)
+    hour.starve()
+    assert hour.free("n1") == []
+    hour.market.job("brief", lasting(5, spec(1, 4)))
+    hour.market.ask("q", spec(1, 4))
+    (said,) = hour.pass_ms(1)[:1]
+    assert [gang.job for gang in said.gangs] == ["brief"]
+    assert [quote.gang for quote in said.quotes] == [None]
+
+
 def test_while_nobody_knows_when_the_rest_is_free_nothing_is_lent() -> None:
     hour = Hour(10, None, None, None)
     assert hour.starve().free_ms is None
@@ -158,8 +170,9 @@ def test_of_leases_on_a_node_no_more_are_waited_for_than_have_to_end() -> None:
     assert said.reservations[0].free_ms == AT_MS + START_MS_MAX + 10 * MINUTE_MS
 
 
-def test_what_the_same_pass_sells_is_not_free_to_be_kept() -> None:
-    """Of two nodes that are as cheap one is sold in the very pass: it is the last to be free, and not the first."""
+@pytest.mark.parametrize(("what", "kept"), [(SMALL, {"n2", "n3"}), (lasting(5), {"n1", "n2"})])
+def test_what_the_same_pass_sells_is_kept_only_from_when_it_will_be_free_again(what: JobSpec, kept: set[str]) -> None:
+    """n1 frees up and is sold in the very pass that keeps GPUs for the gang; the others are leased for half an hour."""
     market = Market()
     for node in ("n1", "n2", "n3"):
         market.node(node)
@@ -169,10 +182,10 @@ def test_what_the_same_pass_sells_is_not_free_to_be_kept() -> None:
     market.settle()
     market.at_ms += RESERVE_AFTER_MS
     market.add(released("on-n1"), cleared("on-n1", "on-n1-1", "n1"))
-    market.job("endless", SMALL, cap_microusd=9 * USD)
+    market.job("sold", what, cap_microusd=9 * USD)
     (said,) = market.settle()
-    assert [gang.job for gang in said.gangs] == ["endless"]
-    assert {lot.node for lot in said.reservations[0].lots} == {"n2", "n3"}
+    assert [nodes_of(gang) for gang in said.gangs] == [["n1"]]
+    assert {lot.node for lot in said.reservations[0].lots} == kept
     assert said.reservations[0].free_ms == AT_MS + START_MS_MAX + 30 * MINUTE_MS
 
 
