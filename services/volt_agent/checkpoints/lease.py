@@ -162,8 +162,8 @@ class Follower:
         self._wake, self._drain_asked, self._drained = asyncio.Event(), False, asyncio.Event()
 
     def tell(self, kept: tuple[Checkpoint, ...]) -> None:
-        """What is to be kept from now on."""
-        if kept != self._kept:
+        """What is to be kept from now on. Nothing is no word about it: what was committed stays so."""
+        if kept and kept != self._kept:
             self._kept, self._is_told = kept, True
             self._wake.set()
 
@@ -217,9 +217,9 @@ class Follower:
 
     async def _turn(self, uploader: Uploader, step: tuple[int, str] | None) -> None:
         """Raises StoreUnavailable."""
-        if self._is_told:
+        if self._is_told and self._kept:
             self._is_told = False
-            newest = self._kept[-1].step if self._kept else -1
+            newest = self._kept[-1].step
             self._reported = {one: stored for one, stored in self._reported.items() if one >= newest}
             uploader.forget(await self._retention.keep(self._kept, self._reported.values()))
         if step is not None:

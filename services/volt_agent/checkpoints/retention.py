@@ -59,6 +59,9 @@ class Retention:
         return self._place._replace(generation=checkpoint.generation, rank=rank)
 
     def _is_ours(self, name: str) -> bool:
-        rank, generation, _ = name.removeprefix(f"{self._place.job_prefix}/").split("/")
+        parts = name.removeprefix(f"{self._place.job_prefix}/").split("/")
+        if len(parts) != 3 or not (parts[0].isdecimal() and parts[1].isdecimal()):
+            return False  # Whoever put it there may take it away.
+        rank, generation, _ = parts
         is_of_nobody = self._place.rank == 0 and int(rank) >= self._ranks
         return int(generation) <= self._place.generation and (int(rank) == self._place.rank or is_of_nobody)

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.agent.checkpointing import (
     PLACE,
@@ -218,6 +219,23 @@ async def test_what_is_superseded_is_removed_and_what_is_kept_can_be_restored(tm
             target = tmp_path / f"{one.step}"
             await Restorer(run.store, PLACE).restore(one, target, ())
             assert contents(target / str(one.step)) == {"frozen": frozen, "weights": b"%d" % one.step}
+
+
+async def test_what_was_committed_stays_when_a_generation_is_ended_and_no_more_is_said_of_it(tmp_path: Path) -> None:
+    store, wanted = HurtStore(), desired(2)
+    write_step(tmp_path / "w", 10, {"weights": b"ten"})
+    stored = await uploader(store).store(tmp_path / "w", "10")
+    committed = checkpoint(10, stored)
+    async with running(tmp_path / "lease", replace(wanted, resume=committed, kept=(committed,)), store) as run:
+        run.checkpoints.tell(())
+        write_step(run.folder, 20, {"weights": b"twenty"})
+        await run.until(20)
+        await run.checkpoints.drain()
+        assert stored.names <= store.objects.keys()
+    async with running(tmp_path / "other", desired(3), store) as run:
+        write_step(run.folder, 30, {"weights": b"thirty"})
+        await run.until(30)
+        assert stored.names <= store.objects.keys(), "nor by one that was never told of any"
 
 
 async def test_uncommitted_leftovers_of_older_generations_are_removed(tmp_path: Path) -> None:
