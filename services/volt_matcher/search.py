@@ -11,10 +11,12 @@ from volt_matcher.moves import Move
 from volt_matcher.prices import Candidate, Priced
 
 LOOSENED_MAX = 5
-NOISE_PERCENT = 60
+NOISE_PERCENT = 30
 MOVES_PER_EPOCH = 80
 PRICE_PERCENTS = (100, 50, 0, 150)
 """At which share of the shadow prices lots are picked, epoch by epoch: no one price is right for all gangs."""
+TURNS_MAX = 3
+"""How often both kinds of moves take turns."""
 STALLED_MOVES_MIN = 20
 STALLED_MOVES_PER_PERMILLE = 4
 STALLED_MOVES_MAX = 100
@@ -40,9 +42,15 @@ def improve(priced: Priced, moves_max: int) -> None:
     if priced.gains >= priced.enough:
         return
     able = [number for number, gains in enumerate(priced.alone) if gains > 0]
-    moves_left = _systematic(priced, able, moves_max)
-    if priced.gains < priced.enough and moves_left > 0 and not solve(priced):
-        _at_random(priced, able, moves_left)
+    moves_left, sequence = _systematic(priced, able, moves_max), Sequence()
+    if priced.gains >= priced.enough or solve(priced):
+        return
+    for _ in range(TURNS_MAX):
+        before = priced.gains
+        moves_left = _at_random(priced, able, moves_left, sequence)
+        if priced.gains in (before, priced.bound):
+            break
+        moves_left = _systematic(priced, able, moves_left)
 
 
 def _systematic(priced: Priced, able: list[int], moves_left: int) -> int:
@@ -96,14 +104,16 @@ def _without(move: Move, able: list[int], number: int) -> None:
             move.put(other, found)
 
 
-def _at_random(priced: Priced, able: list[int], moves_left: int) -> None:
-    contest, sequence = priced.contest, Sequence()
+def _at_random(priced: Priced, able: list[int], moves_left: int, sequence: Sequence) -> int:
+    """Makes moves until too many were in vain. Says how many are left."""
+    contest = priced.contest
     gap_permille = 1000 * (priced.bound - priced.gains) // priced.bound
     stalled_max = min(STALLED_MOVES_MAX, STALLED_MOVES_MIN + STALLED_MOVES_PER_PERMILLE * gap_permille)
     stalled, plan = 0, priced.plan
     for at in range(moves_left):
         if contest.gains >= priced.enough or stalled >= stalled_max:
             break
+        moves_left -= 1
         if at % MOVES_PER_EPOCH == 0:
             priced.renumber(PRICE_PERCENTS[at // MOVES_PER_EPOCH % len(PRICE_PERCENTS)])
             contest.load(plan)
@@ -123,6 +133,7 @@ def _at_random(priced: Priced, able: list[int], moves_left: int) -> None:
             move.undo()
         plan = list(contest.taken)
     priced.keep()
+    return moves_left
 
 
 def _push(move: Move, those: list[int], sequence: Sequence) -> None:
