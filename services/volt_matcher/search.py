@@ -60,24 +60,36 @@ def _systematic(priced: Priced, able: list[int], moves_left: int) -> int:
     contest.load(priced.plan)
     at = in_vain = 0
     while in_vain < len(candidates) and moves_left > 0 and contest.gains < priced.enough:
-        is_better = _try(priced, able, candidates[at % len(candidates)])
-        in_vain = 0 if is_better else in_vain + 1
+        candidate = candidates[at % len(candidates)]
         at += 1
+        in_vain += 1
+        if _is_so(priced, candidate):
+            continue
         moves_left -= 1
+        if _try(priced, able, candidate):
+            in_vain = 0
     priced.keep()
     return moves_left
 
 
+def _is_so(priced: Priced, candidate: Candidate) -> bool:
+    """Whether the plan does it already, with the best lots that there are for it."""
+    contest, (number, choice, regret) = priced.contest, candidate
+    taken = contest.taken[number]
+    if taken is None or choice is None:
+        return taken is None and choice is None
+    return taken[1] == choice and contest.priced(taken) >= priced.surplus[number] - regret
+
+
 def _try(priced: Priced, able: list[int], candidate: Candidate) -> bool:
     """Makes a move if it is for the better."""
-    contest, (number, choice) = priced.contest, candidate
+    contest, (number, choice, _) = priced.contest, candidate
     move = Move(contest)
+    is_made = True
     if choice is not None:
         is_made = move.force(number, choice)
     else:
-        is_made = contest.taken[number] is not None
-        if is_made:
-            _without(move, able, number)
+        _without(move, able, number)
     if is_made:
         _fill(move, able, priced, None, number if choice is None else None)
     if not is_made or contest.gains <= move.gains_before:
