@@ -18,12 +18,12 @@ from volt_matcher.prices import by_prices
 from volt_matcher.reach import relevant
 from volt_matcher.search import improve
 
-ROUNDS_MAX = 48
+ROUNDS_MAX = 64
 COMPETITOR_ROUNDS_MAX = 12_000
 """Rounds of prices, times competitors."""
-MOVES_PER_COMPETITOR = 10
+MOVES_PER_COMPETITOR = 16
 MOVES_MIN = 400
-MOVES_MAX = 1_500
+MOVES_MAX = 2_400
 
 
 def choose(book: Book, competitors: Sequence[Competitor]) -> list[Placement | None]:

@@ -17,7 +17,7 @@ from volt_matcher.dual import Open, Prices
 from volt_matcher.prices import Priced
 
 EXACT_STEPS_MAX = 1_000
-EXACT_COMPETITORS_MAX = 24
+EXACT_COMPETITORS_MAX = 60
 """A contest of more is not searched: it would hardly end within its steps."""
 ROUNDS = ((1, 4), (1, 16), (2, 16), (4, 16), (8, 16), (1_000, 16))
 """How many sets of each way are tried, and plans that lose up to how many sixteenths of what the best one does."""

@@ -4,7 +4,7 @@ Who is on a lot that is wanted goes to another lot of its own choice, if that co
 prices; or it gives up everything, and then looks for something else, if need be at the expense of others yet.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
@@ -31,6 +31,17 @@ class _Freeing(NamedTuple):
 
     cost: int
     leaving: list[tuple[int, int | None]]
+
+
+class _Tenant(NamedTuple):
+    """Somebody who may have to leave a lot: what giving up everything costs, and what other lots it could take."""
+
+    number: int
+    holds: int
+    gpus: int
+    factor: int
+    upset: int
+    elsewhere: int
 
 
 class Move:
@@ -99,12 +110,12 @@ class Move:
         if contest.taken[number] is not None:
             self.evict(number)
         keep, heap = self._wanted(choice)
-        lots = list[int]()
         own, tries = {lot: cost for cost, lot in heap}, nodes
+        tenants, lots = self._tenants(own, pinned), list[int]()
         while heap and len(lots) < nodes:
             before, lot = heappop(heap)
             if contest.free[lot] < gpus:
-                freeing = self._freeing(lot, gpus, pinned, keep)
+                freeing = self._freeing(lot, gpus, tenants, keep)
                 if freeing is None:
                     continue
                 cost = own[lot] + freeing.cost
@@ -114,6 +125,7 @@ class Move:
                 worth -= self._free(lot, freeing)
                 if worth <= 0:
                     return False
+                tenants = self._tenants(own, pinned)
                 if contest.free[lot] < gpus:  # Two of those who left it wanted the same other lot.
                     tries -= 1
                     if tries:
@@ -141,33 +153,42 @@ class Move:
         heapify(heap)
         return keep, heap
 
-    def _freeing(self, lot: int, gpus: int, pinned: set[int], keep: int) -> _Freeing | None:
+    def _tenants(self, lots: Iterable[int], pinned: set[int]) -> list[_Tenant]:
+        """Those who are on these lots and may be asked to leave."""
+        contest, found = self.contest, list[_Tenant]()
+        bits = sum([contest.bit[lot] for lot in lots])
+        for number, holds in enumerate(contest.held):
+            taken = contest.taken[number]
+            if holds & bits and taken is not None and number not in pinned:
+                gains, choice, _ = taken
+                upset = max(0, contest.priced(taken)) + gains * UPSET_PERCENT // 100 + self._noise(gains)
+                elsewhere = contest.available[choice.gpus] & contest.reach(choice) & ~holds
+                found.append(_Tenant(number, holds, choice.gpus, choice.factor, upset, elsewhere))
+        return found
+
+    def _freeing(self, lot: int, gpus: int, tenants: list[_Tenant], keep: int) -> _Freeing | None:
         """How so many GPUs of a lot are freed at the least cost; lots to keep are for nobody else."""
         contest = self.contest
         bit, lacking = contest.bit[lot], gpus - contest.free[lot]
         asks_microusd, prices = contest.asks_microusd, contest.prices
         found = list[tuple[int, int, int, int | None]]()
-        for tenant, holds in enumerate(contest.held):
-            taken = contest.taken[tenant]
-            if not holds & bit or tenant in pinned or taken is None:
+        for number, holds, each, factor, cost, elsewhere in tenants:
+            if not holds & bit:
                 continue
-            gains, choice, _ = taken
-            cost = max(0, contest.priced(taken)) + gains * UPSET_PERCENT // 100 + self._noise(gains)
-            other = None
-            elsewhere = contest.available[choice.gpus] & contest.reach(choice) & ~holds & ~keep
-            if elsewhere:
-                target = contest.first(elsewhere, 1)[0]
-                more = choice.factor * (asks_microusd[target] - asks_microusd[lot]) + prices[target] - prices[lot]
-                if choice.gpus * more < cost:
-                    cost, other = choice.gpus * more, target
-            found.append((cost, tenant, choice.gpus, other))
+            others, other = elsewhere & ~keep, None
+            if others:
+                target = contest.first(others, 1)[0]
+                more = factor * (asks_microusd[target] - asks_microusd[lot]) + prices[target] - prices[lot]
+                if each * more < cost:
+                    cost, other = each * more, target
+            found.append((cost, number, each, other))
         found.sort(key=lambda one: one[:2])
         total, leaving = 0, list[tuple[int, int | None]]()
-        for cost, tenant, each, other in found:
+        for cost, number, each, other in found:
             if lacking > 0:
                 total += cost
                 lacking -= each
-                leaving.append((tenant, other))
+                leaving.append((number, other))
         return _Freeing(total, leaving) if lacking <= 0 else None
 
     def _free(self, lot: int, freeing: _Freeing) -> int:

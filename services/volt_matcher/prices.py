@@ -6,6 +6,8 @@ Polyak's length in a direction that remembers the last one (Camerini, Fratta and
 competitors are placed one after the other at the best prices so far; the best plan is kept.
 """
 
+from typing import NamedTuple
+
 from volt_matcher.contest import Choice, Contest, Taken
 from volt_matcher.dual import Dual, Open, Prices
 
@@ -22,8 +24,14 @@ ENOUGH = 700
 """A plan within this part of the bound is good enough."""
 
 Plan = list[Taken | None]
-Candidate = tuple[int, Choice | None]
-"""Somebody, and a way to serve it; None is not to."""
+
+
+class Candidate(NamedTuple):
+    """Somebody, a way to serve it (None is not to), and what a plan loses by that at least."""
+
+    number: int
+    choice: Choice | None
+    regret: int
 
 
 class Priced:
@@ -72,7 +80,7 @@ class Priced:
             if surplus <= gap:
                 found.append((surplus, number, len(ways), None))
         found.sort(key=lambda one: one[:3])
-        return [(number, choice) for _, number, _, choice in found]
+        return [Candidate(number, choice, regret) for regret, number, _, choice in found]
 
     def open_ways(self, number: int) -> list[Open]:
         """What a better plan could do with one competitor."""

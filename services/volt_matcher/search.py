@@ -11,10 +11,12 @@ from volt_matcher.moves import Move
 from volt_matcher.prices import Candidate, Priced
 
 LOOSENED_MAX = 5
-NOISE_PERCENT = 60
+NOISE_PERCENT = 30
 MOVES_PER_EPOCH = 80
 PRICE_PERCENTS = (100, 50, 0, 150)
 """At which share of the shadow prices lots are picked, epoch by epoch: no one price is right for all gangs."""
+TURNS_MAX = 3
+"""How often both kinds of moves take turns."""
 STALLED_MOVES_MIN = 20
 STALLED_MOVES_PER_PERMILLE = 4
 STALLED_MOVES_MAX = 100
@@ -40,9 +42,15 @@ def improve(priced: Priced, moves_max: int) -> None:
     if priced.gains >= priced.enough:
         return
     able = [number for number, gains in enumerate(priced.alone) if gains > 0]
-    moves_left = _systematic(priced, able, moves_max)
-    if priced.gains < priced.enough and moves_left > 0 and not solve(priced):
-        _at_random(priced, able, moves_left)
+    moves_left, sequence = _systematic(priced, able, moves_max), Sequence()
+    if priced.gains >= priced.enough or solve(priced):
+        return
+    for _ in range(TURNS_MAX):
+        before = priced.gains
+        moves_left = _at_random(priced, able, moves_left, sequence)
+        if priced.gains in (before, priced.bound):
+            break
+        moves_left = _systematic(priced, able, moves_left)
 
 
 def _systematic(priced: Priced, able: list[int], moves_left: int) -> int:
@@ -52,24 +60,36 @@ def _systematic(priced: Priced, able: list[int], moves_left: int) -> int:
     contest.load(priced.plan)
     at = in_vain = 0
     while in_vain < len(candidates) and moves_left > 0 and contest.gains < priced.enough:
-        is_better = _try(priced, able, candidates[at % len(candidates)])
-        in_vain = 0 if is_better else in_vain + 1
+        candidate = candidates[at % len(candidates)]
         at += 1
+        in_vain += 1
+        if _is_so(priced, candidate):
+            continue
         moves_left -= 1
+        if _try(priced, able, candidate):
+            in_vain = 0
     priced.keep()
     return moves_left
 
 
+def _is_so(priced: Priced, candidate: Candidate) -> bool:
+    """Whether the plan does it already, with the best lots that there are for it."""
+    contest, (number, choice, regret) = priced.contest, candidate
+    taken = contest.taken[number]
+    if taken is None or choice is None:
+        return taken is None and choice is None
+    return taken[1] == choice and contest.priced(taken) >= priced.surplus[number] - regret
+
+
 def _try(priced: Priced, able: list[int], candidate: Candidate) -> bool:
     """Makes a move if it is for the better."""
-    contest, (number, choice) = priced.contest, candidate
+    contest, (number, choice, _) = priced.contest, candidate
     move = Move(contest)
+    is_made = True
     if choice is not None:
         is_made = move.force(number, choice)
     else:
-        is_made = contest.taken[number] is not None
-        if is_made:
-            _without(move, able, number)
+        _without(move, able, number)
     if is_made:
         _fill(move, able, priced, None, number if choice is None else None)
     if not is_made or contest.gains <= move.gains_before:
@@ -96,14 +116,16 @@ def _without(move: Move, able: list[int], number: int) -> None:
             move.put(other, found)
 
 
-def _at_random(priced: Priced, able: list[int], moves_left: int) -> None:
-    contest, sequence = priced.contest, Sequence()
+def _at_random(priced: Priced, able: list[int], moves_left: int, sequence: Sequence) -> int:
+    """Makes moves until too many were in vain. Says how many are left."""
+    contest = priced.contest
     gap_permille = 1000 * (priced.bound - priced.gains) // priced.bound
     stalled_max = min(STALLED_MOVES_MAX, STALLED_MOVES_MIN + STALLED_MOVES_PER_PERMILLE * gap_permille)
     stalled, plan = 0, priced.plan
     for at in range(moves_left):
         if contest.gains >= priced.enough or stalled >= stalled_max:
             break
+        moves_left -= 1
         if at % MOVES_PER_EPOCH == 0:
             priced.renumber(PRICE_PERCENTS[at // MOVES_PER_EPOCH % len(PRICE_PERCENTS)])
             contest.load(plan)
@@ -123,6 +145,7 @@ def _at_random(priced: Priced, able: list[int], moves_left: int) -> None:
             move.undo()
         plan = list(contest.taken)
     priced.keep()
+    return moves_left
 
 
 def _push(move: Move, those: list[int], sequence: Sequence) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import matching
+from benchmarks.greedy import ORDERS, greedy
 from benchmarks.instances import KINDS, Kind, generate
 from benchmarks.matching import run_pass, welfare_of
 
@@ -46,3 +47,19 @@ def test_generated_instances_are_cleared_within_every_rule(kind: Kind) -> None:
     done = run_pass(instance)
     assert done.welfare == welfare_of(instance, done.grants) > 0
     assert run_pass(instance).grants == done.grants
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.pressure is not None], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("seed", range(3))
+def test_tight_instances_are_as_tight_as_they_say(kind: Kind, seed: int) -> None:
+    pressure = generate(100, 1000, kind, seed).pressure
+    assert kind.pressure is not None
+    assert kind.pressure <= pressure <= kind.pressure * 1.02
+
+
+def test_greedy_orders_keep_the_rules_and_leave_no_trace() -> None:
+    instance = generate(20, 200, KINDS[2], 1)
+    found = greedy(instance)
+    assert found == greedy(instance)
+    assert found.keys() == ORDERS.keys()
+    assert 0 < max(found.values()) <= run_pass(instance).welfare
