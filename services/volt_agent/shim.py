@@ -39,8 +39,7 @@ DRAIN_MS_MAX = 500
 """How long helpers that outlive the workload process may go on."""
 UNREAD_MS_MAX = 500
 """How long the last words wait for a reader once the agent has closed stdin."""
-KILL_PAUSE_MS = 5
-NEVER_MS = 1 << 62
+KILL_PAUSE_MS, NEVER_MS = 5, 1 << 62
 
 SIGHUP, SIGINT, SIGKILL, SIGTERM, SIGCHLD, SIGNAL_MAX = 1, 2, 9, 15, 17, 64
 SIG_BLOCK, SIG_SETMASK, SIGSET_BYTES, SIGINFO_BYTES = 0, 2, 128, 128
