@@ -2,7 +2,7 @@
 
 Gains are the sum over placed jobs of weight times (cap - ask) times GPUs; each job is placed whole or not at all. Jobs
 that do not compete each get what is cheapest for them, which is the optimum. Those that compete go through shadow
-prices and a local search, or an exact one if they are few. At the end each gang is placed once more for itself,
+prices and a local search, with an exact one if they are few. At the end each gang is placed once more for itself,
 the older first, and whoever still fits is placed too, so that no plan leaves out a job for nothing.
 """
 
