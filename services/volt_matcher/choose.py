@@ -2,7 +2,7 @@
 
 Gains are the sum over placed jobs of weight times (cap - ask) times GPUs; each job is placed whole or not at all. Jobs
 that do not compete each get what is cheapest for them, which is the optimum. Those that compete go through shadow
-prices and a local search, or an exact one if they are few. At the end each gang is placed once more for itself,
+prices and a local search, with an exact one if they are few. At the end each gang is placed once more for itself,
 the older first, and whoever still fits is placed too, so that no plan leaves out a job for nothing.
 """
 
@@ -18,7 +18,8 @@ from volt_matcher.prices import by_prices
 from volt_matcher.reach import relevant
 from volt_matcher.search import improve
 
-ROUNDS_MAX = 64
+ROUNDS_MIN = 64
+ROUNDS_MAX = 128
 COMPETITOR_ROUNDS_MAX = 12_000
 """Rounds of prices, times competitors."""
 MOVES_PER_COMPETITOR = 16
@@ -82,8 +83,10 @@ def _is_contested(book: Book, found: Sequence[Placement | None]) -> bool:
 
 def _contested(book: Book, competitors: list[Competitor]) -> list[Placement | None]:
     contest = Contest(relevant(book, competitors), competitors)
-    priced = by_prices(contest, max(1, min(ROUNDS_MAX, COMPETITOR_ROUNDS_MAX // len(competitors))))
-    improve(priced, min(MOVES_MAX, max(MOVES_MIN, MOVES_PER_COMPETITOR * len(competitors))))
+    count = len(competitors)
+    rounds = min(ROUNDS_MAX, max(ROUNDS_MIN, count * 5 // 4), COMPETITOR_ROUNDS_MAX // count)
+    priced = by_prices(contest, max(1, rounds))
+    improve(priced, min(MOVES_MAX, max(MOVES_MIN, MOVES_PER_COMPETITOR * count)))
     return [
         Placement(ranked(contest.lots[lot] for lot in taken[2]), taken[1].gpus) if taken is not None else None
         for taken in priced.plan

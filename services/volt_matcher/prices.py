@@ -15,7 +15,9 @@ DENSITIES = ((1, 1), (4, 3), (2, 1))
 """Orders to begin with: gains to this power over GPUs to that one, greatest first."""
 MEMORY_PERMILLE = 500
 """How much of the last direction is kept."""
-SHRINK_PERMILLE = 500
+SHRINK_PERMILLE_MIN = 400
+SHRINK_ROUNDS = 32
+"""Steps that stall become shorter, by this many rounds' part of all rounds."""
 STALLED_ROUNDS_MAX = 1
 PROGRESS = 2_000
 """A round that lowers the bound by less than this part has stalled."""
@@ -95,6 +97,7 @@ def by_prices(contest: Contest, rounds: int) -> Priced:
     for up, down in DENSITIES:
         worth = zip(priced.alone, contest.size, strict=True)
         _greedy(priced, [max(0, gains) ** up * 1000 // size**down for gains, size in worth])
+    shrink_permille = max(SHRINK_PERMILLE_MIN, 1000 - 1000 * SHRINK_ROUNDS // rounds)
     step_permille, stalled, direction = 1000, 0, dict[int, int]()
     for at in range(1, rounds + 1):
         bound, surplus, taken = priced.dual.relax()
@@ -103,7 +106,7 @@ def by_prices(contest: Contest, rounds: int) -> Priced:
             priced.bound, priced.prices, priced.surplus = bound, priced.dual.prices, surplus
         stalled = stalled + 1 if is_stalled else 0
         if stalled > STALLED_ROUNDS_MAX:
-            step_permille, stalled = step_permille * SHRINK_PERMILLE // 1000, 0
+            step_permille, stalled = step_permille * shrink_permille // 1000, 0
         if at % ROUNDS_PER_GREEDY == 0 or at == rounds:
             _at_prices(priced)
         direction = _direction(priced, taken, direction)
