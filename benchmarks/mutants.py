@@ -42,6 +42,8 @@ from volt_simulator.world import SeenBus, run
 
 SEEDS_MAX = 12
 NODES, JOBS, HOURS = 16, 50, 0.4
+HOURS_OF_MONEY = 3.0
+"""How long it takes until somebody's money has run out."""
 SECONDS_MAX = 900
 SLOW_MS = 12_000
 
@@ -247,7 +249,7 @@ def _caught(name: str) -> int:
     next(mutant for mutant in MUTANTS if mutant.__name__ == name)()
     begun = time.perf_counter()
     for seed in range(1, SEEDS_MAX + 1):
-        result = run(draw(seed, NODES, JOBS, HOURS))
+        result = run(draw(seed, NODES, JOBS, HOURS_OF_MONEY if name == exhaustion.__name__ else HOURS))
         if result.broken:
             seconds = time.perf_counter() - begun
             print(f"{name}: seen in seed {seed} at {result.at_ms / 1000:.1f} s, {seconds:.1f} s: {result.broken[:160]}")

@@ -52,9 +52,11 @@ class Laws:
         self.unanswered: dict[LeaseId, JobId] = {}
         """Lost leases that nobody has replaced and whose cluster goes on."""
         self._answered: set[LeaseId] = set()
+        self._expired: set[JobId] = set()
         self._transfers: set[str] = set()
         self._attempts: dict[tuple[JobId, int], int] = {}
-        self._granted: set[tuple[JobId, int]] = set()
+        self._granted: set[tuple[JobId, int, int]] = set()
+        """Job, generation and attempt of every gang, void ones too: nobody is answered twice."""
         self.generations: dict[JobId, int] = {}
         self._caps: dict[JobId, int] = {}
         self._ranks: dict[LeaseId, int] = {}
@@ -81,8 +83,13 @@ class Laws:
         for waiting in cleared.waiting:
             self.waiting[waiting.job] = waiting.message
         for expired in cleared.expired:
+            _hold(expired.job not in self._expired, f"{expired.job} is told twice that it has waited out")
+            self._expired.add(expired.job)
             self.over.add(expired.job)
         for gang in cleared.gangs:
+            key = (gang.job, gang.generation, gang.attempt)
+            _hold(key not in self._granted, f"attempt {gang.attempt} of {gang.job} is granted twice")
+            self._granted.add(key)
             if not self._is_void(gang):
                 self._grant(gang)
 
@@ -93,9 +100,6 @@ class Laws:
         return any(self._attempts.get((gang.job, one.rank), 0) > gang.attempt for one in gang.grants if gang.attempt)
 
     def _grant(self, gang: Gang) -> None:
-        key = (gang.job, gang.attempt)
-        _hold(key not in self._granted, f"attempt {gang.attempt} of {gang.job} is granted twice")
-        self._granted.add(key)
         cap_microusd = self._caps.get(gang.job)
         _hold(cap_microusd is not None, f"{gang.job} is granted and not funded")
         _hold(gang.price_microusd_per_gpu_hour <= (cap_microusd or 0), f"{gang.job} pays more than its cap")

@@ -8,9 +8,12 @@ import asyncio
 import selectors
 from typing import NoReturn
 
+TURNS_PER_INSTANT_MAX = 200_000
+"""How many turns of the loop may pass without time going on."""
+
 
 class Deadlock(Exception):
-    """Everybody waits, and nothing is due at any time."""
+    """Everybody waits and nothing is due; or there is no end of what is due at one instant."""
 
 
 class SimulatedLoop(asyncio.SelectorEventLoop):
@@ -34,17 +37,23 @@ class _Jumps(selectors.SelectSelector):
     def __init__(self, loop: SimulatedLoop) -> None:
         super().__init__()
         self._loop = loop
+        self._turns = 0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """Raises Deadlock."""
         if timeout is None:
-            _deadlock()
+            _deadlock("everybody waits and nothing is due")
         if timeout > 0:
             self._loop.jump(timeout)
+            self._turns = 0
+        self._turns += 1
+        if self._turns > TURNS_PER_INSTANT_MAX:
+            _deadlock(f"there is no end of what happens at {self._loop.time():.3f} s")
         return []
 
 
-def _deadlock() -> NoReturn:
-    raise Deadlock("everybody waits and nothing is due")
+def _deadlock(why: str) -> NoReturn:
+    raise Deadlock(why)
 
 
 class LoopClock:

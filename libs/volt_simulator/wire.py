@@ -11,7 +11,6 @@ from volt.runtime.ports import Batch, Record, SequenceConflict
 
 REQUEST_SECONDS_MAX = 5.0
 """How long an answer is waited for, as on the real bus."""
-NEVER_SECONDS = 1e12
 
 
 class Network:
