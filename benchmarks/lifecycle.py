@@ -35,7 +35,7 @@ from volt.contracts.market import MarketCleared
 from volt.contracts.messages import Event
 from volt.contracts.streams import LOG
 from volt.runtime import telemetry
-from volt_agent.beat import boot_ms
+from volt_agent.kernel import boot_ms
 from volt_agent.process import ProcessRuntime, Workload
 from volt_agent.runtimes import Launch, LogLine
 

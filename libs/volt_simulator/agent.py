@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 from dataclasses import replace
 
 from volt.contracts.bids import Gpu, Place, PlaceBid, Terms
-from volt.contracts.clusters import Exit
+from volt.contracts.clusters import BeatId, Exit
 from volt.contracts.errors import BusUnavailable
 from volt.contracts.messages import Decoder, encode
 from volt.contracts.nodes import (
@@ -17,16 +17,13 @@ from volt.contracts.nodes import (
     Heartbeat,
     Report,
     ReportCleared,
-    ReportEnded,
-    ReportFailed,
-    ReportPrepared,
-    ReportStarted,
 )
 from volt.contracts.streams import DESIRED, HEARTBEATS
 from volt.contracts.subjects import command_bid, command_report, desired, heartbeats
 from volt.runtime.ports import Record, SequenceConflict
-from volt_agent.domain import Finished, Local, Nothing, Prepared, Running, Step, beat_of, next_step, unreported
+from volt_agent.domain import Finished, Frozen, Local, Nothing, Prepared, Running, Step, beat_of, next_step, unreported
 from volt_agent.effects import REPORT_AGAIN_SECONDS_MAX, REPORT_AGAIN_SECONDS_MIN, STEP_RETRY_SECONDS
+from volt_agent.reports import report_of
 from volt_simulator.machine import Machine
 
 PORT = 29_500
@@ -55,6 +52,7 @@ class Agent:
         self._reflected_seq = 0
         self._sequence, self._last_seq = 0, 0
         self._acked_ms = float("-inf")
+        self._freezes: dict[str, int] = {}
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._beating = asyncio.Lock()
@@ -130,7 +128,7 @@ class Agent:
             while lease in self._desired:
                 wanted, is_listed = self._desired[lease], lease in self._listed
                 local = self._local.get(lease, Nothing())
-                step = next_step(local, wanted, is_listed=is_listed)
+                step = next_step(local, wanted, self.incarnation, is_listed=is_listed)
                 if step is Step.WAIT and is_listed:
                     return
                 if step is Step.FORGET or step is Step.WAIT:
@@ -160,36 +158,29 @@ class Agent:
         match step, local:
             case Step.PREPARE, _:
                 await self._prepare(wanted)
-            case Step.REPORT_PREPARED, Prepared(generation=generation, address=address, port=port):
-                await self._send(
-                    ReportPrepared(
-                        account=self._plan.account,
-                        node=self._plan.node,
-                        lease=lease,
-                        generation=generation,
-                        address=address,
-                        port=port,
-                    )
-                )
-                self._reported(lease, local)
+            case (
+                (Step.REPORT_PREPARED, Prepared())
+                | (Step.REPORT_STARTED, Running())
+                | (Step.REPORT_FROZEN, Frozen())
+                | (Step.REPORT_FINISHED, Finished())
+            ):
+                assert not isinstance(local, Nothing)
+                await self._report(lease, local)
             case Step.START, _:
-                await self._start(wanted)
-            case Step.REPORT_STARTED, Running(generation=generation):
-                await self._report(ReportStarted, lease, generation)
-                self._reported(lease, local)
+                await self._start(wanted, local)
+            case Step.THAW, Frozen():
+                self._thaw(lease, local)
             case Step.CANCEL, Prepared(generation=generation):
                 self._become(lease, Finished(generation, _killed(wanted)))
-            case Step.END, Running(generation=generation):
-                await self._end(wanted, generation)
-            case Step.REPORT_FINISHED, Finished():
-                await self._report_finished(lease, local)
-                self._reported(lease, local)
+            case Step.END, Running() | Frozen():
+                await self._end(wanted, local)
             case Step.REPORT_GONE, _:
                 self._become(lease, Finished(wanted.generation))
             case Step.DISCARD, _:
                 self._become(lease, Nothing())
             case Step.CLEAR, _:
-                await self._report(ReportCleared, lease, wanted.generation)
+                account, node = self._plan.account, self._plan.node
+                await self._send(ReportCleared(account=account, node=node, lease=lease, generation=wanted.generation))
                 self._become(lease, Nothing(reported=True))
             case _:
                 raise AssertionError(f"{step} with {local}")
@@ -199,62 +190,90 @@ class Agent:
         await self._sleep_ms(chance.randint(*PREPARE_MS))
         if chance.randrange(1_000) < PREPARE_FAILS_PERMILLE:
             self._become(wanted.lease, Finished(wanted.generation, failure="the image is not there"))
-        else:
-            self._become(wanted.lease, Prepared(wanted.generation, f"{self._plan.node}.local", PORT))
+            return
+        if self._is_fenced:
+            raise BusUnavailable("no beat is acknowledged")
+        self._become(wanted.lease, Prepared(wanted.generation, f"{self._plan.node}.local", PORT, self._beat_id))
 
-    async def _start(self, wanted: DesiredLease) -> None:
+    async def _start(self, wanted: DesiredLease, prepared: Local) -> None:
         await self._beat()
         await self._awake()
-        deadline_ms = self._acked_ms + self._timing.fence_after_ms
-        if deadline_ms <= self.machine.boot_ms():
-            self._become(wanted.lease, Finished(wanted.generation, failure="fenced", failed_start=True))
+        if self._local.get(wanted.lease) != prepared or self._is_fenced:
+            self._become(wanted.lease, Nothing())
             return
 
         def ended(exits: tuple[Exit, ...]) -> None:
             local = self._local.get(wanted.lease)
-            if isinstance(local, Running) and local.generation == wanted.generation:
+            if isinstance(local, Running | Frozen) and local.generation == wanted.generation:
                 self._become(wanted.lease, Finished(wanted.generation, exits))
                 self._spawn(self._bring(wanted.lease))
 
-        self._become(wanted.lease, Running(wanted.generation))
-        self.machine.start(wanted, deadline_ms, ended)
+        def froze() -> None:
+            local = self._local.get(wanted.lease)
+            if isinstance(local, Running) and local.generation == wanted.generation:
+                self._freeze(wanted.lease, local, 0 if self._is_fenced else self._next_freeze(wanted.lease))
 
-    async def _end(self, wanted: DesiredLease, generation: int) -> None:
+        self._become(wanted.lease, Running(wanted.generation))
+        self.machine.start(wanted, self._acked_ms + self._timing.fence_after_ms, ended, froze)
+
+    async def _end(self, wanted: DesiredLease, local: Running | Frozen) -> None:
         """One more beat, so that time until the signal is covered; then waits for the end."""
-        await self._beat()
-        self.machine.stop(wanted.lease, wanted.grace_ms)
-        while self._local.get(wanted.lease) == Running(generation) or isinstance(self._local[wanted.lease], Running):
+        if isinstance(local, Running):
+            await self._beat()
+        is_frozen = isinstance(self._local[wanted.lease], Frozen)
+        self.machine.stop(wanted.lease, 0 if is_frozen else wanted.grace_ms)
+        while isinstance(self._local[wanted.lease], Running | Frozen):
             await self._sleep_ms(20)
+
+    def _fence(self) -> None:
+        """A beat is acknowledged, and F had passed before."""
+        for lease, local in list(self._local.items()):
+            match local:
+                case Prepared():
+                    self._become(lease, Nothing())
+                case Running() | Frozen():
+                    self._freeze(lease, local, self._next_freeze(lease))
+                case Nothing() | Finished():
+                    continue
+
+    def _freeze(self, lease: str, local: Running | Frozen, freeze: int) -> None:
+        is_started = local.reported if isinstance(local, Running) else local.is_started
+        self._become(lease, Frozen(local.generation, freeze, is_started))
+        self._spawn(self._bring(lease))
+
+    def _next_freeze(self, lease: str) -> int:
+        self._freezes[lease] = self._freezes.get(lease, 0) + 1
+        return self._freezes[lease]
+
+    def _thaw(self, lease: str, local: Frozen) -> None:
+        if self._is_fenced:
+            raise BusUnavailable("no beat is acknowledged")
+        self._become(lease, Running(local.generation, local.is_started))
+        self.machine.thaw(lease, self._acked_ms + self._timing.fence_after_ms)
+
+    @property
+    def _is_fenced(self) -> bool:
+        return self.machine.boot_ms() > self._acked_ms + self._timing.fence_after_ms
+
+    @property
+    def _beat_id(self) -> BeatId:
+        return BeatId(incarnation=self.incarnation, sequence=self._sequence)
 
     def _become(self, lease: str, local: Local) -> None:
         self._local[lease] = local
         self._changed.set()
 
-    def _reported(self, lease: str, local: Local) -> None:
-        """It counts as told if it is still so."""
+    async def _report(self, lease: str, local: Prepared | Running | Frozen | Finished) -> None:
+        """What is frozen is told once a beat that says so is stored."""
+        if isinstance(local, Frozen):
+            before = self._sequence
+            await self._beat()
+            if self._sequence == before:
+                raise BusUnavailable("no beat is acknowledged that tells of the freeze")
+        if self._local.get(lease) == local:
+            await self._send(report_of(local, self._plan.account, self._plan.node, lease, self._beat_id))
         if self._local.get(lease) == local:
             self._local[lease] = replace(local, reported=True)
-
-    async def _report_finished(self, lease: str, local: Finished) -> None:
-        account, node = self._plan.account, self._plan.node
-        if not local.failure:
-            await self._send(
-                ReportEnded(account=account, node=node, lease=lease, generation=local.generation, exits=local.exits)
-            )
-            return
-        await self._send(
-            ReportFailed(
-                account=account,
-                node=node,
-                lease=lease,
-                generation=local.generation,
-                stage="start" if local.failed_start else "prepare",
-                message=local.failure,
-            )
-        )
-
-    async def _report(self, report: type[Report], lease: str, generation: int) -> None:
-        await self._send(report(account=self._plan.account, node=self._plan.node, lease=lease, generation=generation))
 
     async def _send(self, report: Report) -> None:
         await self._awake()
@@ -317,7 +336,10 @@ class Agent:
         else:
             self._sequence += 1
             await self._awake()
+            was_fenced = self._is_fenced and self._acked_ms > float("-inf")
             self._acked_ms = max(self._acked_ms, sent_ms)
+            if was_fenced:
+                self._fence()
             self.machine.extend(sent_ms + self._timing.fence_after_ms)
 
     async def _settle_conflict(self) -> None:

@@ -44,7 +44,7 @@ from volt_simulator.plan import SERVICES, Fault, NodePlan, Plan
 from volt_simulator.service import Service
 from volt_simulator.wire import Link, Network
 
-TIMING: Timing = replace(SERVED, tick_ms=1_000, prepare_ms_max=60_000, replace_ms_max=600_000)
+TIMING: Timing = replace(SERVED, tick_ms=1_000, frozen_ms_max=300_000, prepare_ms_max=60_000, replace_ms_max=600_000)
 SETTLE_MS_MAX = 3_600_000
 SETTLE_STEP_MS = 10_000
 HISTORY_ENTRIES_MAX = 200
@@ -204,7 +204,7 @@ class World:
     def _check_end(self) -> None:
         """Raises LawBroken for what has not settled, and for a ledger that does not add up."""
         unsettled = self.bus.laws.settled()
-        unsettled += [f"{gpu} still runs {process.lease}" for gpu, process in self.floor.on_gpu.items()]
+        unsettled += [f"{gpu} still runs {process.lease}" for (_, gpu), process in self.floor.on_gpu.items()]
         for service in self._services:
             unsettled += [f"{service.name} is stuck on {subject}: {why}" for subject, why in service.stuck.items()]
             unsettled += [f"dead letter of {letter}" for letter in service.dead_letters]
@@ -248,6 +248,8 @@ class World:
                     node.task.cancel()
                 if fault.kind == "node_dies":
                     node.machine.kill_all()
+                else:
+                    node.machine.orphan()
                 self.loop.call_at(until, self._start_agent, node)
             case "twin":
                 node.machine.cut(until)

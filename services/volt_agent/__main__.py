@@ -58,7 +58,12 @@ async def _run(settings: Settings, node: str) -> None:
         incarnation = new_incarnation()
         heart = Heart(settings, node, incarnation)
         address = settings.address or _own_address(settings.nats_url)
-        runtime = ProcessRuntime(address, settings.state_folder, own=lambda: heart.pids)
+        runtime = ProcessRuntime(
+            address,
+            settings.state_folder,
+            own=lambda: heart.pids,
+            frozen_ms_max=settings.timing.frozen_ms_max,
+        )
         await runtime.end_leftovers()
         agent = Agent(settings, node, incarnation, gpus, bus, runtime, heart, checkpoints)
         running = asyncio.create_task(agent.run())

@@ -7,7 +7,6 @@ each that was acknowledged. When the agent's loop stops ticking the beats stop; 
 
 import asyncio
 import sys
-import time
 
 import msgspec
 import structlog
@@ -22,6 +21,7 @@ from volt.runtime.nats import NatsBus
 from volt.runtime.ports import Record, SequenceConflict
 from volt.runtime.settings import BusSettings, from_environment
 from volt.runtime.telemetry import set_up
+from volt_agent.kernel import boot_ms
 
 MISSED_TICKS_MAX = 5
 """How many ticks of the agent's loop may be missing before no beat is sent. Workloads are not extended meanwhile, so
@@ -182,11 +182,6 @@ class Beater:
 
 class IdentityTaken(Exception):
     """Another agent beats under this node's identity."""
-
-
-def boot_ms() -> int:
-    """The local clock that goes on while the machine sleeps, the same in every process of it."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
 
 
 async def main() -> int:

@@ -1,8 +1,14 @@
 """What an agent does next about one lease. Pure: what it has and what is desired in, one step out.
 
     Nothing ──prepare──▶ Prepared ──start──▶ Running ──(processes gone)──▶ Finished
-       ▲                    │                   │                             │
-       └────── forget ◀─────┴──── end, report ◀─┴─────────────────────────────┘
+       ▲                    │                 │ │  ▲                          │ ▲
+       │                    │            fence│ │  │thaw        (processes gone)│
+       │                    │                 ▼ │  │                          │ │
+       │                    │               Frozen─┴──────────────────────────┼─┘
+       └── forget, fence ◀──┴── end, report ◀───┴─────────────────────────────┘
+
+A fence is a time of F in which no beat was acknowledged. Whoever is fenced may be lost to its job without knowing: what
+runs is frozen, and goes on only from the freeze that `DesiredLease.thaw` names; what is prepared is prepared anew.
 
 Whatever an agent finds itself with, it converges: a newer generation ends an older one; `halt` ends the processes and
 keeps the lease; `stop` ends them and keeps the lease until it is no longer listed, which says that the log knows it to
@@ -13,8 +19,8 @@ the log is proof that it was heard.
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from volt.contracts.clusters import Exit
-from volt.contracts.nodes import DesiredLease, LeaseBeat, LeaseState
+from volt.contracts.clusters import BeatId, Exit
+from volt.contracts.nodes import DesiredLease, LeaseBeat, LeaseState, Thaw
 
 
 @dataclass(frozen=True)
@@ -31,6 +37,8 @@ class Prepared:
     generation: int
     address: str
     port: int
+    beat: BeatId
+    """Acknowledged when it was prepared; the node has not been fenced since."""
     reported: bool = False
 
 
@@ -39,6 +47,19 @@ class Running:
     """The processes were started; `reported` says that the provisioner was told so."""
 
     generation: int
+    reported: bool = False
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """The processes stand still. `freeze` counts the freezes of the lease; 0 as long as no beat is acknowledged.
+
+    `reported` says that the provisioner was told of this one, `is_started` that it knew of the start.
+    """
+
+    generation: int
+    freeze: int
+    is_started: bool
     reported: bool = False
 
 
@@ -53,7 +74,7 @@ class Finished:
     reported: bool = False
 
 
-Local = Nothing | Prepared | Running | Finished
+Local = Nothing | Prepared | Running | Frozen | Finished
 
 
 class Step(Enum):
@@ -66,6 +87,8 @@ class Step(Enum):
     REPORT_STARTED = "report_started"
     CANCEL = "cancel"
     """Give up what was prepared, as if each process had been ended before its first instruction."""
+    REPORT_FROZEN = "report_frozen"
+    THAW = "thaw"
     END = "end"
     REPORT_FINISHED = "report_finished"
     REPORT_GONE = "report_gone"
@@ -78,7 +101,7 @@ class Step(Enum):
     """Nothing is left and nobody asks for it any more."""
 
 
-def next_step(local: Local, desired: DesiredLease, *, is_listed: bool = True) -> Step:
+def next_step(local: Local, desired: DesiredLease, incarnation: str, *, is_listed: bool = True) -> Step:
     """The step that brings the node nearer to what is desired of it. Not listed: it is desired no longer."""
     match local:
         case Nothing():
@@ -87,6 +110,8 @@ def next_step(local: Local, desired: DesiredLease, *, is_listed: bool = True) ->
             return _from_prepared(local, desired)
         case Running():
             return _from_running(local, desired)
+        case Frozen():
+            return _from_frozen(local, desired, incarnation)
         case Finished():
             return _from_finished(local, desired)
 
@@ -105,6 +130,8 @@ def told(local: Local) -> dict[str, str | int]:
             return {"state": "prepared", "generation": generation, "at": f"{address}:{port}"}
         case Running(generation=generation):
             return {"state": "running", "generation": generation}
+        case Frozen(generation=generation, freeze=freeze):
+            return {"state": "frozen", "generation": generation, "freeze": freeze}
         case Finished(generation=generation, failure=failure) if failure:
             return {"state": "failed", "generation": generation, "failure": failure}
         case Finished(generation=generation, exits=exits):
@@ -121,6 +148,8 @@ def beat_of(lease: str, local: Local) -> LeaseBeat | None:
             state: LeaseState = "prepared"
         case Running(generation=generation):
             state = "running"
+        case Frozen(generation=generation, freeze=freeze):
+            return LeaseBeat(lease=lease, generation=generation, state="frozen", freeze=freeze)
         case Finished(generation=generation):
             state = "ended"
     return LeaseBeat(lease=lease, generation=generation, state=state)
@@ -154,6 +183,16 @@ def _from_running(local: Running, desired: DesiredLease) -> Step:
     if desired.phase in ("halt", "stop") or desired.generation > local.generation:
         return Step.END
     return Step.WAIT if local.reported else Step.REPORT_STARTED
+
+
+def _from_frozen(local: Frozen, desired: DesiredLease, incarnation: str) -> Step:
+    if desired.generation < local.generation:
+        return Step.WAIT
+    if desired.phase in ("halt", "stop") or desired.generation > local.generation:
+        return Step.END
+    if desired.phase == "start" and local.freeze and desired.thaw == Thaw(incarnation=incarnation, freeze=local.freeze):
+        return Step.THAW
+    return Step.REPORT_FROZEN if local.freeze and not local.reported else Step.WAIT
 
 
 def _from_finished(local: Finished, desired: DesiredLease) -> Step:

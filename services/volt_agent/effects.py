@@ -8,7 +8,6 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TypedDict
 
 import structlog
 from msgspec.structs import replace as replace_struct
@@ -18,26 +17,22 @@ from volt.contracts.errors import BusUnavailable
 from volt.contracts.ids import GpuUuid
 from volt.contracts.messages import encode
 from volt.contracts.nodes import (
-    FAILURE_CHARS_MAX,
     DesiredLease,
-    FailureStage,
     Report,
     ReportCheckpoint,
     ReportCleared,
-    ReportEnded,
-    ReportFailed,
-    ReportPrepared,
-    ReportStarted,
 )
 from volt.contracts.subjects import command_report
 from volt.runtime.ports import Bus
 from volt_agent.checkpoints.lease import LeaseCheckpoints, SharedStore
 from volt_agent.checkpoints.storing import Stored
-from volt_agent.domain import Finished, Local, Nothing, Prepared, Running, Step, next_step, told, unreported
+from volt_agent.domain import Finished, Frozen, Local, Nothing, Prepared, Running, Step, next_step, told, unreported
+from volt_agent.endings import exit_of, failure_of, is_done, unstarted
 from volt_agent.heart import Heart
 from volt_agent.launch import process_environment
 from volt_agent.output import Output
 from volt_agent.process import ProcessRuntime, Workload
+from volt_agent.reports import Whose, report_of
 from volt_agent.runtimes import Launch, RankExit, WorkloadError
 from volt_agent.settings import Settings
 
@@ -47,15 +42,6 @@ REPORT_AGAIN_SECONDS_MAX = 300.0
 """A report is repeated while what it says is so, at intervals that double from the one to the other."""
 
 _log = structlog.get_logger("volt.agent")
-
-
-class _Whose(TypedDict):
-    """What every report says first."""
-
-    account: str
-    node: str
-    lease: str
-    generation: int
 
 
 @dataclass(frozen=True)
@@ -88,6 +74,8 @@ class Keeper:
         self._watch: asyncio.Task[None] | None = None
         self._is_listed = True
         self._again_seconds = REPORT_AGAIN_SECONDS_MIN
+        self._fences, self._freezes = node.heart.fences, 0
+        self._freezing: asyncio.Task[None] | None = None
 
     def desire(self, desired: DesiredLease) -> None:
         """What is desired from now on; an older generation is ignored."""
@@ -102,15 +90,21 @@ class Keeper:
         self.desire(replace_struct(self.desired, phase="stop"))
 
     def extend(self, acknowledged_ms: int) -> None:
-        """The beat sent at this boot-time instant was acknowledged: the workload may run for F from then."""
-        if self._workload is not None:
+        """The beat sent at this boot-time instant was acknowledged: the workload may run for F from then.
+
+        Not if the node had been fenced before: others may have taken its place without its knowing.
+        """
+        if self._fences != self._node.heart.fences:
+            self._fences = self._node.heart.fences
+            self._fence()
+        elif self._workload is not None and not isinstance(self.local, Frozen):
             self._workload.extend(acknowledged_ms + self._node.settings.timing.fence_after_ms)
 
     async def keep(self) -> None:
         """Takes steps until nothing is left of the lease and nobody asks for it. A bus that is away is waited for."""
         while True:
             self._wake.clear()
-            step = next_step(self.local, self.desired, is_listed=self._is_listed)
+            step = next_step(self.local, self.desired, self._node.heart.incarnation, is_listed=self._is_listed)
             if step is Step.FORGET:
                 return
             try:
@@ -121,8 +115,9 @@ class Keeper:
 
     async def abandon(self) -> None:
         """Ends whatever runs, without a word to anybody: the node is lost to its jobs, and they are told so."""
-        if self._watch is not None:
-            self._watch.cancel()
+        for watching in (self._watch, self._freezing):
+            if watching is not None:
+                watching.cancel()
         await self._checkpoints.end()
         if self._workload is not None:
             self._workload.stop(0)
@@ -132,18 +127,16 @@ class Keeper:
         match step:
             case Step.PREPARE:
                 await self._prepare()
-            case Step.REPORT_PREPARED:
-                await self._report_prepared()
+            case Step.REPORT_PREPARED | Step.REPORT_STARTED | Step.REPORT_FROZEN | Step.REPORT_FINISHED:
+                await self._report()
             case Step.START:
                 await self._start()
-            case Step.REPORT_STARTED:
-                await self._report_started()
+            case Step.THAW:
+                self._thaw()
             case Step.CANCEL:
                 self._cancel()
             case Step.END:
                 await self._end()
-            case Step.REPORT_FINISHED:
-                await self._report_finished()
             case Step.REPORT_GONE:
                 self._become(Finished(self.desired.generation))
             case Step.DISCARD:
@@ -171,13 +164,17 @@ class Keeper:
         try:
             self._check_gpus()
             prepared = await self._node.runtime.prepare(desired.lease, desired.generation)
-            if not await self._unless_overtaken(self._checkpoints.prepare(desired)):
+            if not await self._unless_overtaken(self._get_ready(desired)):
                 self._node.runtime.cancel(desired.lease)
                 return
         except (WorkloadError, OSError) as error:
-            self._become(Finished(desired.generation, failure=_told(error)))
+            self._become(Finished(desired.generation, failure=failure_of(error)))
             return
-        self._become(Prepared(desired.generation, prepared.address, prepared.port))
+        self._become(Prepared(desired.generation, prepared.address, prepared.port, self._node.heart.beat))
+
+    async def _get_ready(self, desired: DesiredLease) -> None:
+        await self._checkpoints.prepare(desired)
+        await self._node.heart.unfenced()
 
     def _check_gpus(self) -> None:
         """A card may have fallen out since the lease was granted. Only the leases that hold it suffer from that."""
@@ -185,44 +182,83 @@ class Keeper:
         if missing:
             raise WorkloadError(f"this node no longer has {', '.join(missing)}")
 
-    async def _report_prepared(self) -> None:
-        local = self.local
-        assert isinstance(local, Prepared)
-        whose = self._whose(local.generation)
-        await self._send(ReportPrepared(**whose, address=local.address, port=local.port))
-        self._become(replace(local, reported=True))
-
     async def _start(self) -> None:
-        desired = self.desired
+        desired, prepared = self.desired, self.local
         try:
             # Who joins a cluster that grows is told only now where its generation begins.
             if not await self._unless_overtaken(self._checkpoints.prepare(desired)):
                 return
         except (WorkloadError, OSError) as error:
             self._node.runtime.cancel(desired.lease)
-            self._become(Finished(desired.generation, failure=_told(error), failed_start=True))
+            self._become(Finished(desired.generation, failure=failure_of(error), failed_start=True))
             return
         output = Output(self._node.bus, self._node.id, desired)
         # The whole of F lies before a workload whose start takes a while.
         await self._node.heart.beat_now()
+        if self.local != prepared or self._node.heart.is_fenced:
+            self._unprepare()
+            return
         deadline_ms = self._node.heart.acknowledged_ms + self._node.settings.timing.fence_after_ms
         try:
             workload = self._workload = await self._node.runtime.start(
                 desired.lease, desired.generation, self._launches(desired), deadline_ms, output.take
             )
         except (WorkloadError, OSError) as error:
-            self._become(Finished(desired.generation, failure=_told(error), failed_start=True))
+            self._become(Finished(desired.generation, failure=failure_of(error), failed_start=True))
             return
         self.extend(self._node.heart.acknowledged_ms)
         ending = asyncio.create_task(self._publish_to_the_end(workload, output))
         try:
             await workload.started()
         except WorkloadError as error:
-            self._become(_unstarted(desired.generation, await ending, error))
+            self._become(unstarted(desired.generation, await ending, error))
             return
         self._become(Running(desired.generation))
         self._checkpoints.begin(desired, partial(self._report_checkpoint, desired.generation))
         self._watch = asyncio.create_task(self._watch_over(ending, desired.generation))
+        self._freezing = asyncio.create_task(self._watch_freezes(workload))
+
+    def _unprepare(self) -> None:
+        """Whoever was fenced since it was prepared may be lost to the job: it does not start."""
+        self._node.runtime.cancel(self.desired.lease)
+        self._become(Nothing())
+
+    async def _watch_freezes(self, workload: Workload) -> None:
+        """The shims freeze by deadlines of their own, whatever this agent knows."""
+        while True:
+            await workload.froze()
+            if isinstance(self.local, Running):
+                self._freeze(0 if self._node.heart.is_fenced else self._next_freeze())
+
+    def _fence(self) -> None:
+        """A beat is acknowledged, and F had passed before."""
+        match self.local:
+            case Prepared() if self._workload is None:
+                self._unprepare()
+            case Running() | Frozen():
+                self._freeze(self._next_freeze())
+            case Nothing() | Prepared() | Finished():
+                pass  # There is nothing to start or to go on with; or a start, of which the shims tell.
+
+    def _freeze(self, freeze: int) -> None:
+        local = self.local
+        assert isinstance(local, Running | Frozen)
+        is_started = local.reported if isinstance(local, Running) else local.is_started
+        self._become(Frozen(local.generation, freeze, is_started))
+
+    def _next_freeze(self) -> int:
+        self._freezes += 1
+        return self._freezes
+
+    def _thaw(self) -> None:
+        """Raises BusUnavailable while the node is fenced: then the next beat makes it another freeze."""
+        local, heart = self.local, self._node.heart
+        assert isinstance(local, Frozen)
+        if heart.is_fenced:
+            raise BusUnavailable("no beat is acknowledged")
+        if self._workload is not None:
+            self._workload.thaw(heart.acknowledged_ms + self._node.settings.timing.fence_after_ms)
+        self._become(Running(local.generation, local.is_started))
 
     async def _publish_to_the_end(self, workload: Workload, output: Output) -> tuple[RankExit, ...]:
         """Publishes the output to its last line, and only then tells how the processes ended."""
@@ -231,20 +267,15 @@ class Keeper:
             # The others of this node wait for a peer that is gone: they end as the members on other nodes do.
             workload.stop(self.desired.grace_ms)
         exits = await workload.ended()
+        if self._freezing is not None:
+            self._freezing.cancel()
         await output.end()
         await publishing
         self._workload = None
         return exits
 
     async def _watch_over(self, ending: asyncio.Task[tuple[RankExit, ...]], generation: int) -> None:
-        self._become(Finished(generation, tuple(_exit(one) for one in await asyncio.shield(ending))))
-
-    async def _report_started(self) -> None:
-        local = self.local
-        assert isinstance(local, Running)
-        await self._send(ReportStarted(**self._whose(local.generation)))
-        if self.local == local:
-            self._become(replace(local, reported=True))
+        self._become(Finished(generation, tuple(exit_of(one) for one in await asyncio.shield(ending))))
 
     async def _report_checkpoint(self, generation: int, step: int, stored: Stored) -> None:
         """A bus that is away is waited for: the report is of use for as long as the generation runs."""
@@ -279,11 +310,16 @@ class Keeper:
         return True
 
     async def _end(self) -> None:
-        """One more running beat before the signal, so that time until then is covered; then waits for the end."""
+        """One more running beat before the signal, so that time until then is covered; then waits for the end.
+
+        What is frozen has no leave to run, not even for a grace.
+        """
         assert self._watch is not None
-        await self._node.heart.beat_now()
+        grace_ms = 0 if isinstance(self.local, Frozen) else self.desired.grace_ms
+        if grace_ms:
+            await self._node.heart.beat_now()
         if self._workload is not None:
-            self._workload.stop(self.desired.grace_ms)
+            self._workload.stop(grace_ms)
         await self._watch
 
     def _cancel(self) -> None:
@@ -293,19 +329,21 @@ class Keeper:
         ended = tuple(Exit(local_rank=rank, signal=signal.SIGTERM) for rank in range(self.desired.processes))
         self._become(Finished(local.generation, ended))
 
-    async def _report_finished(self) -> None:
-        local = self.local
-        assert isinstance(local, Finished)
-        whose = self._whose(local.generation)
-        if local.failure:
-            stage: FailureStage = "start" if local.failed_start else "prepare"
-            await self._send(ReportFailed(**whose, stage=stage, message=local.failure))
-        else:
-            if self.desired.phase == "start" and local.exits and all(one.code == 0 for one in local.exits):
-                # The last checkpoint of a workload that is done is what it was for; it is not billed for this time.
-                await self._unless_overtaken(self._checkpoints.drain())
-            await self._send(ReportEnded(**whose, exits=local.exits))
-        self._become(replace(local, reported=True))
+    async def _report(self) -> None:
+        """Tells what is, unless it changes before. Raises BusUnavailable."""
+        local, heart = self.local, self._node.heart
+        assert isinstance(local, Prepared | Running | Frozen | Finished)
+        if isinstance(local, Frozen) and not await heart.beat_now():
+            raise BusUnavailable("no beat is acknowledged that tells of the freeze")
+        if isinstance(local, Finished) and self.desired.phase == "start" and is_done(local):
+            # The last checkpoint of a workload that is done is what it was for; it is not billed for this time.
+            await self._unless_overtaken(self._checkpoints.drain())
+        if self.local == local:
+            await self._send(
+                report_of(local, self._node.settings.account, self._node.id, self.desired.lease, heart.beat)
+            )
+        if self.local == local:
+            self._become(replace(local, reported=True))
 
     def _become(self, local: Local) -> None:
         if unreported(local) != unreported(self.local):
@@ -333,36 +371,11 @@ class Keeper:
             for rank in range(desired.processes)
         )
 
-    def _whose(self, generation: int) -> _Whose:
-        return _Whose(
+    def _whose(self, generation: int) -> Whose:
+        return Whose(
             account=self._node.settings.account, node=self._node.id, lease=self.desired.lease, generation=generation
         )
 
     async def _send(self, report: Report) -> None:
         """It has no message id: a report that comes twice changes nothing, one that is sent again must come again."""
         await self._node.bus.publish(command_report(report.account, report.node), encode(report))
-
-
-def _told(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"[:FAILURE_CHARS_MAX]
-
-
-def _unstarted(generation: int, ends: tuple[RankExit, ...], error: WorkloadError) -> Finished:
-    """What a failed start comes to: the command's own failure, as a shell tells it, or else the node's."""
-    if all(end.code is None for end in ends if end.reason == "not_started"):
-        return Finished(generation, failure=_told(error), failed_start=True)
-    # The others were ended on purpose, those too that had not begun.
-    exits = (
-        Exit(local_rank=end.local_rank, code=end.code)
-        if end.code is not None
-        else Exit(local_rank=end.local_rank, signal=end.signal or signal.SIGTERM)
-        for end in ends
-    )
-    return Finished(generation, tuple(exits))
-
-
-def _exit(end: RankExit) -> Exit:
-    """How a process ended, for the provisioner. One that its fence ended did not fail: it has no exit of its own."""
-    if end.reason in ("deadline", "gone"):
-        return Exit(local_rank=end.local_rank)
-    return Exit(local_rank=end.local_rank, code=end.code, signal=end.signal, out_of_memory=end.oom)

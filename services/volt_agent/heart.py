@@ -8,9 +8,11 @@ from collections.abc import Callable, Sequence
 import msgspec
 import structlog
 
+from volt.contracts.clusters import BeatId
 from volt.contracts.nodes import LeaseBeat
 from volt.contracts.timing import WATCHDOG_TICK_MS
 from volt_agent.beat import LINE_BYTES_MAX, Acknowledged, Status
+from volt_agent.kernel import boot_ms
 from volt_agent.settings import Settings
 
 LEAVE_SECONDS_MAX = 2.0
@@ -31,17 +33,31 @@ class Heart:
     """Keeps a beat process fed and listens to it."""
 
     def __init__(self, settings: Settings, node: str, incarnation: str) -> None:
-        self._settings, self._node, self._incarnation = settings, node, incarnation
+        self._settings, self._node, self.incarnation = settings, node, incarnation
         self.on_acknowledged: Callable[[int], None] = _nobody
         """Gets the boot-time instant of each stored beat."""
         self._status = Status(change=1)
         self.acknowledged_ms = 0
         """When the last beat that is stored was sent, on the boot-time clock; 0 before the first."""
+        self.sequence = 0
+        """Of that beat."""
+        self.fences = 0
+        """How often F had passed before the next beat was known to be stored."""
         self.stopped = False
         """Whether the beat process ended by itself: this agent no longer speaks for the node."""
         self._acknowledged_change = 0
         self._heard = asyncio.Condition()
         self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether F has passed since the last beat that is stored: the node may be lost to its jobs."""
+        return boot_ms() > self.acknowledged_ms + self._settings.timing.fence_after_ms
+
+    @property
+    def beat(self) -> BeatId:
+        """The last one that is stored."""
+        return BeatId(incarnation=self.incarnation, sequence=self.sequence)
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -78,15 +94,20 @@ class Heart:
         async with self._heard:
             await self._heard.wait_for(lambda: self.acknowledged_ms > 0)
 
-    async def beat_now(self) -> None:
-        """One more beat of what is, stored before this returns, or as long as `LEAVE_SECONDS_MAX`."""
-        await self._insist(leaving=False)
+    async def unfenced(self) -> None:
+        """Returns once a beat is stored that was sent less than F ago."""
+        async with self._heard:
+            await self._heard.wait_for(lambda: not self.is_fenced)
+
+    async def beat_now(self) -> bool:
+        """One more beat of what is; whether it was stored within `LEAVE_SECONDS_MAX`."""
+        return await self._insist(leaving=False)
 
     async def leave(self) -> None:
         """The last beat: this node goes, on purpose."""
         await self._insist(leaving=True)
 
-    async def _insist(self, *, leaving: bool) -> None:
+    async def _insist(self, *, leaving: bool) -> bool:
         self._status = Status(change=self._status.change + 1, leases=self._status.leases, leaving=leaving)
         self._send()
         wanted = self._status.change
@@ -95,12 +116,16 @@ class Heart:
                 await self._heard.wait_for(lambda: self._acknowledged_change >= wanted)
         except TimeoutError:
             _log.warning("beat_unacknowledged", leaving=leaving)
+            return False
+        return True
 
     async def _listen(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
         async for line in process.stdout:
             acknowledged = msgspec.json.decode(line, type=Acknowledged)
-            self.acknowledged_ms = acknowledged.sent_ms
+            if self.acknowledged_ms and self.is_fenced:
+                self.fences += 1
+            self.acknowledged_ms, self.sequence = acknowledged.sent_ms, acknowledged.sequence
             self.on_acknowledged(acknowledged.sent_ms)
             async with self._heard:
                 self._acknowledged_change = acknowledged.change
@@ -127,7 +152,7 @@ class Heart:
             "VOLT_PROFILE": self._settings.profile,
             "VOLT_ACCOUNT": self._settings.account,
             "VOLT_NODE": self._node,
-            "VOLT_INCARNATION": self._incarnation,
+            "VOLT_INCARNATION": self.incarnation,
         }
 
 

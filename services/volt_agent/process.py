@@ -8,9 +8,7 @@ nothing: so an agent that starts finds in the records all that an earlier one ca
 """
 
 import asyncio
-import py_compile
 import signal
-import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
 from functools import partial
@@ -21,15 +19,18 @@ from typing import Literal
 import msgspec
 import structlog
 
+from volt.contracts.timing import SERVED
 from volt_agent import shim
-from volt_agent.processes import boot_id, end_adopted, end_all, identify, kill, session, start_ticks, started_with
+from volt_agent.kernel import boot_us
+from volt_agent.leftovers import Record, end_leftover
+from volt_agent.processes import boot_id, end_adopted, end_all, identify, kill, session, started_with
+from volt_agent.program import shim_command
 from volt_agent.runtimes import (
     EXITS_OF_UNSTARTED,
     Generations,
     Launch,
     LaunchFailed,
     LeaseBusy,
-    LeftoverAlive,
     LogLine,
     OnLine,
     Prepared,
@@ -45,8 +46,6 @@ LINES_PER_TURN_MAX = 64
 """Lines of one process handed over before the other tasks of the agent get their turn."""
 MARK = "VOLT_MANIFEST"
 """The variable of a workload's processes that tells whose they are when nothing else does."""
-LEFTOVER_MS_MAX = 3_000
-LEFTOVER_POLL_MS = 10
 
 _log = structlog.get_logger("volt.process")
 
@@ -54,14 +53,20 @@ _log = structlog.get_logger("volt.process")
 class ProcessRuntime:
     """Runs the workloads of one node as processes. Its state folder belongs to one agent at a time."""
 
-    def __init__(self, address: str, state: Path, own: Callable[[], Collection[int]] | None = None) -> None:
+    def __init__(
+        self,
+        address: str,
+        state: Path,
+        own: Callable[[], Collection[int]] | None = None,
+        frozen_ms_max: int = SERVED.frozen_ms_max,
+    ) -> None:
         """`own`: the children of this process that are nobody's workload; to be given if it is a subreaper."""
         # Shims are started from another folder than this process: nothing of theirs may be relative.
         state = state.absolute()
         state.mkdir(parents=True, exist_ok=True)
         self.jobs = state / "jobs"
         """The folder of each job that runs here. What was started for one is known by `MARK`, a path in it."""
-        self._own = own
+        self._own, self._frozen_ms_max = own, frozen_ms_max
         self._shims: set[int] = set()
         self._spawning = asyncio.Lock()
         self._address = address
@@ -69,9 +74,7 @@ class ProcessRuntime:
         self._generations = Generations(state / "generations.json")
         self._ports: dict[str, ReservedPort] = {}
         self._busy: set[str] = set()
-        # Given its source, the interpreter would compile it anew for every process.
-        self._program = str(state / "shim.pyc")
-        py_compile.compile(shim.__file__, self._program, doraise=True)
+        self._shim = shim_command(state / "program")
 
     async def end_leftovers(self) -> tuple[tuple[str, int], ...]:
         """End what an earlier agent left running; return its (lease, generation) pairs, whose ends nobody saw.
@@ -80,9 +83,9 @@ class ProcessRuntime:
         """
         found: list[tuple[str, int]] = []
         for path in sorted(self._records.glob("*.json")):
-            record = read_state(path, _Record)
+            record = read_state(path, Record)
             assert record is not None, f"{path} was there a moment ago"
-            await _end_leftover(path.stem, record)
+            await end_leftover(path.stem, record)
             path.unlink()
             found.append((path.stem, record.generation))
         await end_all(partial(started_with, MARK, f"{self.jobs}/"))
@@ -116,10 +119,11 @@ class ProcessRuntime:
         """Start one process for each launch, in the order of local ranks.
 
         `deadline_ms` is an instant on the boot-time clock (CLOCK_BOOTTIME): past it, unless it was extended, the
-        processes are killed. `on_line` is awaited for every line; while it waits, so does the process that wrote.
+        processes are frozen, and killed when they have been so for too long. `on_line` is awaited for every line; while
+        it waits, so does the process that wrote.
         Raises StaleGeneration, LeaseBusy, LaunchFailed.
         """
-        orders = [_order(rank, launch, deadline_ms) for rank, launch in enumerate(launches)]
+        orders = [_order(rank, launch, deadline_ms, self._frozen_ms_max) for rank, launch in enumerate(launches)]
         await self._generations.see(lease, generation)
         if lease in self._busy:
             raise LeaseBusy(lease)
@@ -138,7 +142,7 @@ class ProcessRuntime:
             async with self._spawning:
                 shims += await self._spawn(launches)
                 self._shims.update(one.pid for one in shims)
-            record = _Record(boot_id(), generation, identify(one.pid for one in shims))
+            record = Record(boot_id(), generation, identify(one.pid for one in shims))
             await asyncio.to_thread(write_state, path, record)
         except BaseException:
             _end_shims(shims)
@@ -160,7 +164,7 @@ class ProcessRuntime:
         """Start all shims at once, each waiting for its order. Raises LaunchFailed."""
         attempts = (
             asyncio.create_subprocess_exec(
-                *(sys.executable, "-I", "-S", self._program),
+                *self._shim,
                 stdin=PIPE,
                 stdout=PIPE,
                 limit=shim.MESSAGE_BYTES_MAX,
@@ -186,7 +190,7 @@ class Workload:
         launches: tuple[Launch, ...],
         shims: list[Process],
         on_line: OnLine,
-        record: "_Record",
+        record: "Record",
         path: Path,
         end: Callable[[], None],
         end_orphans: Callable[[], Awaitable[None]],
@@ -197,7 +201,7 @@ class Workload:
         self._end_orphans = end_orphans
         self._pids: list[asyncio.Future[int]] = [asyncio.get_running_loop().create_future() for _ in shims]
         self._ends: list[tuple[int, RankExit]] = []
-        self._failing = asyncio.Event()
+        self._failing, self._freezing = asyncio.Event(), asyncio.Event()
         self._started = asyncio.create_task(self._see_started(record, path))
         self._ended = asyncio.create_task(self._see_ended(end))
 
@@ -225,8 +229,20 @@ class Workload:
             failing.cancel()
         return self._failing.is_set()
 
+    async def froze(self) -> None:
+        """Wait until a process has been frozen since the last time that this was waited for."""
+        await self._freezing.wait()
+        self._freezing.clear()
+
+    def thaw(self, deadline_ms: int) -> None:
+        """Let what is frozen go on until an instant of the boot-time clock."""
+        self.extend(deadline_ms)
+        for one in self._shims:
+            _tell(one, msgspec.json.encode({"thaw_to_ms": deadline_ms}))
+
     def extend(self, deadline_ms: int) -> None:
-        """Let the workload run until an instant of the boot-time clock. An earlier one than before changes nothing."""
+        """Let the workload run until an instant of the boot-time clock. An earlier one than before changes nothing, nor
+        does one that comes after the deadline."""
         for one in self._shims:
             if _unread_bytes(one) <= COMMANDS_UNREAD_BYTES_MAX:
                 _tell(one, msgspec.json.encode({"deadline_ms": deadline_ms}))
@@ -236,7 +252,7 @@ class Workload:
         for one in self._shims:
             _tell(one, msgspec.json.encode({"signal": "TERM", "grace_ms": grace_ms}))
 
-    async def _see_started(self, record: "_Record", path: Path) -> tuple[int, ...]:
+    async def _see_started(self, record: "Record", path: Path) -> tuple[int, ...]:
         outcomes = await asyncio.gather(*self._pids, return_exceptions=True)
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
@@ -277,6 +293,8 @@ class Workload:
                         lines += 1
                         if lines % LINES_PER_TURN_MAX == 0:
                             await asyncio.sleep(0)
+                    case _Said(frozen=True):
+                        self._freezing.set()
                     case _Said(started=int(pid)) if not started.done():
                         started.set_result(pid)
                     case _Said(failed=str(kind), detail=detail) if not started.done():
@@ -284,7 +302,7 @@ class Workload:
                         await self._on_line(LogLine(rank, "err", str(failure)))
                         started.set_exception(failure)
                         end = RankExit(rank, EXITS_OF_UNSTARTED.get(kind), None, False, "not_started")
-                        ended_us = shim.boot_us()
+                        ended_us = boot_us()
                     case _Said(reason=reason, exit=code, signal=number, oom=oom) if reason is not None:
                         end, ended_us = RankExit(rank, code, number, oom, reason), said.ended_us
         except BaseException:
@@ -299,15 +317,16 @@ class Workload:
                 kill(session(started.result()))
             await one.wait()  # Only then has the agent adopted what was the shim's.
             await self._end_orphans()
-        return shim.boot_us() if ended_us is None else ended_us, end
+        return boot_us() if ended_us is None else ended_us, end
 
 
 class _Said(msgspec.Struct, frozen=True):
-    """A message of a shim; which of `line`, `started`, `failed` and `reason` it has says what it is."""
+    """A message of a shim; which of `line`, `started`, `frozen`, `failed` and `reason` it has says what it is."""
 
     line: str | None = None
     stream: Literal["out", "err"] = "out"
     started: int | None = None
+    frozen: bool = False
     failed: str | None = None
     detail: str = ""
     exit: int | None = None
@@ -315,15 +334,6 @@ class _Said(msgspec.Struct, frozen=True):
     oom: bool = False
     reason: Literal["exited", "deadline", "signalled"] | None = None
     ended_us: int | None = None
-
-
-class _Record(msgspec.Struct, frozen=True):
-    """The processes of a workload, each by its pid and its start in clock ticks since `boot`: together unique."""
-
-    boot: str
-    generation: int
-    shims: tuple[tuple[int, int], ...]
-    workload: tuple[tuple[int, int], ...] = ()
 
 
 async def _heard(one: Process) -> AsyncIterator[_Said]:
@@ -337,10 +347,10 @@ async def _heard(one: Process) -> AsyncIterator[_Said]:
         _end_shims([one])
 
 
-def _order(rank: int, launch: Launch, deadline_ms: int) -> bytes:
+def _order(rank: int, launch: Launch, deadline_ms: int, frozen_ms_max: int) -> bytes:
     """The launch order for a shim. Raises LaunchFailed."""
-    order = {"argv": launch.argv, "env": launch.env, "cwd": launch.cwd, "deadline_ms": deadline_ms}
-    encoded = msgspec.json.encode(order)
+    order = {"argv": launch.argv, "env": launch.env, "cwd": launch.cwd}
+    encoded = msgspec.json.encode({**order, "deadline_ms": deadline_ms, "frozen_ms_max": frozen_ms_max})
     if len(encoded) >= shim.ORDER_BYTES_MAX:
         why = f"arguments and environment take {len(encoded)} bytes of {shim.ORDER_BYTES_MAX}"
         raise LaunchFailed(rank, "order_too_large", launch, why)
@@ -366,31 +376,3 @@ def _end_shims(shims: Iterable[Process]) -> None:
         one.stdin.close()
         # Process.terminate() would reap one that has just ended, and asyncio would miss its end.
         kill([one.pid] if one.returncode is None else [], signal.SIGTERM)
-
-
-async def _end_leftover(lease: str, record: _Record) -> None:
-    """End shims in order, then whatever has lost its shim. Raises LeftoverAlive."""
-    if record.boot != boot_id():
-        return  # No process outlives its machine, and the numbers mean others now.
-
-    def shims() -> list[int]:
-        return [pid for pid, start in record.shims if start_ticks(pid) == start]
-
-    def all_left() -> list[int]:
-        # The kernel gives a pid to no other while it still names a session.
-        leaders = [pid for pid, start in record.workload if start_ticks(pid) in (start, None)]
-        return shims() + [pid for leader in leaders for pid in session(leader)]
-
-    kill(shims(), signal.SIGTERM)
-    await _until_none(shims)
-    kill(all_left())
-    await _until_none(all_left)
-    if all_left():
-        raise LeftoverAlive(lease, all_left())
-
-
-async def _until_none(pids: Callable[[], list[int]]) -> None:
-    for _ in range(LEFTOVER_MS_MAX // LEFTOVER_POLL_MS):
-        if not pids():
-            return
-        await asyncio.sleep(LEFTOVER_POLL_MS / 1000)

@@ -3,27 +3,47 @@
     agent --stdin-->  shim                                    --setsid--> workload process --> its helpers
           <-stdout--  (keeps the deadline, adopts orphans)    <--pipes--
 
-Lines of JSON come in: the launch order `{"argv", "env", "cwd", "deadline_ms"}`, then any number of
-`{"deadline_ms"}` and `{"signal": "TERM", "grace_ms"}`. Lines of JSON go out, in this order: `{"started": pid}` or
-`{"failed": kind, "detail"}`; `{"line", "stream": "out"|"err"}` for each line of output; and last
-`{"exit", "signal", "oom", "reason", "ended_us"}`, once the output is drained and every descendant is gone.
+Lines of JSON come in: the launch order `{"argv", "env", "cwd", "deadline_ms", "frozen_ms_max"}`, then any number of
+`{"deadline_ms"}`, `{"thaw_to_ms"}` and `{"signal": "TERM", "grace_ms"}`. Lines of JSON go out, in this order:
+`{"started": pid}` or `{"failed": kind, "detail"}`; `{"line", "stream": "out"|"err"}` for each line of output and
+`{"frozen": true}` for each freeze; and last `{"exit", "signal", "oom", "reason", "ended_us"}`, once the output is
+drained and every descendant is gone.
 
 Instants are of the boot-time clock, which both ends read from one kernel: a length of time would begin afresh when a
-shim that had been stopped came to read an old line. Past its deadline the workload is killed: its agent is dead,
-frozen or cut off. The end of stdin changes nothing, for a dead agent extends nothing; nor does a stdout that nobody
-reads. SIGTERM ends the workload at once and in order. When the shim itself is killed, the kernel kills the workload.
+shim that had been stopped came to read an old line. Past its deadline the workload is frozen, whatever is read later:
+its agent stands still or is cut off, and only a thaw lets it go on. It is killed if none comes in time, if it is to be
+stopped, or if the agent has closed stdin, since nobody can thaw it then. A stdout that nobody reads changes nothing.
+SIGTERM ends the workload at once and in order. When the shim itself is killed, the kernel kills the workload.
 
-Started as `python -I -S shim.py` for each process of a job, within milliseconds: it imports neither json nor signal.
+Started for each process of a job (see program.py), within milliseconds: it imports neither json nor signal.
 """
 
-import ctypes
-import errno
 import os
 import select
 import sys
 import time
 from _json import encode_basestring_ascii as quote  # The C core of json; the package around it imports re and enum.
 from _json import make_scanner
+
+from volt_agent.kernel import (
+    READ_BYTES,
+    SIGCHLD,
+    SIGCONT,
+    SIGINFO_BYTES,
+    SIGKILL,
+    SIGNAL_MAX,
+    SIGSTOP,
+    SIGTERM,
+    LaunchError,
+    become_subreaper,
+    block_signals,
+    boot_ms,
+    boot_us,
+    descendants,
+    oom_kills,
+    send,
+    spawn,
+)
 
 ORDER_BYTES_MAX = 1 << 20
 LINE_BYTES_MAX = 16 << 10
@@ -32,7 +52,6 @@ MESSAGE_BYTES_MAX = 6 * LINE_BYTES_MAX + 256
 """No byte of a line takes more than six in JSON."""
 PENDING_BYTES_MAX = 64 << 10
 """With so much unread by the agent the output of the workload waits in its pipe, and then the workload waits."""
-READ_BYTES = 16 << 10
 TURN_MS_MAX = 200
 """The boot-time clock goes on while a machine sleeps and select() does not, so the clock is looked at this often."""
 DRAIN_MS_MAX = 500
@@ -41,22 +60,11 @@ UNREAD_MS_MAX = 500
 """How long the last words wait for a reader once the agent has closed stdin."""
 KILL_PAUSE_MS, NEVER_MS = 5, 1 << 62
 
-SIGHUP, SIGINT, SIGKILL, SIGTERM, SIGCHLD, SIGNAL_MAX = 1, 2, 9, 15, 17, 64
-SIG_BLOCK, SIG_SETMASK, SIGSET_BYTES, SIGINFO_BYTES = 0, 2, 128, 128
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-EXEC_FAILURES = dict.fromkeys((errno.ENOENT, errno.ENOTDIR), "command_not_found")
-EXEC_FAILURES |= dict.fromkeys((errno.EACCES, errno.ENOEXEC), "not_executable")
 EXIT_OF_KILLED_COMMAND = 128 + SIGKILL  # As a shell says it.
-
-libc = ctypes.CDLL(None, use_errno=True)
 
 
 class ProtocolError(Exception):
     """The agent sent what this shim does not know: a bug, and nothing to guess about."""
-
-
-class LaunchError(Exception):
-    """The workload process cannot be started: a kind for programs, a detail for people."""
 
 
 def main() -> int:
@@ -78,10 +86,11 @@ def main() -> int:
 class Shim:
     def __init__(self) -> None:
         os.set_blocking(1, False)
-        check(libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
+        become_subreaper()
         self.signals = block_signals()
         self.oom_kills = oom_kills()
-        self.deadline_ms = NEVER_MS  # When the agent counts as gone.
+        self.deadline_ms = NEVER_MS  # When the agent counts as gone; none while the workload is frozen.
+        self.frozen_ms_max, self.thaw_by_ms = 0, NEVER_MS  # When the workload, being frozen, has been so for too long.
         self.kill_at_ms = NEVER_MS  # When the grace of a stop ends, or that of helpers left alone.
         self.reason = "exited"
         self.commands, self.commanded = b"", True  # Until the agent closes stdin.
@@ -97,7 +106,11 @@ class Shim:
         Raises LaunchError when it cannot be started, or when the agent goes away without an order.
         """
         while self.status is None or self.outputs:
-            left_ms = min(self.deadline_ms, self.kill_at_ms) - boot_ms()
+            if boot_ms() >= self.deadline_ms:
+                if not self.commanded or not self.pid:
+                    break
+                self.freeze()
+            left_ms = min(self.deadline_ms, self.thaw_by_ms, self.kill_at_ms) - boot_ms()
             if left_ms <= 0:
                 break
             self.turn(min(left_ms, TURN_MS_MAX))
@@ -112,12 +125,22 @@ class Shim:
         This process is their subreaper: it inherits the orphans, so that all of them are in the tree below it.
         """
         while not self.reap():
-            for pid in descendants():
-                try:
-                    os.kill(pid, SIGKILL)
-                except (ProcessLookupError, PermissionError):
-                    continue  # It has just ended; or it is another user's, and all one can do is wait for its end.
+            send(descendants(), SIGKILL)
             time.sleep(KILL_PAUSE_MS / 1000)
+
+    def freeze(self) -> None:
+        """Stop every descendant, until none is found that was not: one that is being forked is found the next time."""
+        stopped: set[int] = set()
+        while found := [pid for pid in descendants() if pid not in stopped]:
+            send(found, SIGSTOP)
+            stopped.update(found)
+        self.deadline_ms, self.thaw_by_ms = NEVER_MS, boot_ms() + self.frozen_ms_max
+        self.say('{"frozen":true}')
+
+    def thaw(self, deadline_ms: int) -> None:
+        if self.thaw_by_ms != NEVER_MS and boot_ms() < deadline_ms:
+            self.deadline_ms, self.thaw_by_ms = deadline_ms, NEVER_MS
+            send(descendants(), SIGCONT)
 
     def drain(self) -> None:
         """Read what the dead have left in the pipes. A stranger who holds an end of one is not waited for."""
@@ -219,12 +242,15 @@ class Shim:
             raise ProtocolError(f"a line of more than {ORDER_BYTES_MAX} bytes")
         for line in lines:
             match parse(line):
-                case {"argv": [_, *_] as argv, "env": dict() as env, "cwd": cwd, "deadline_ms": int(deadline_ms)}:
-                    self.deadline_ms = deadline_ms
+                case {"argv": [_, *_] as argv, "env": dict() as env, "cwd": cwd, **times}:
+                    self.deadline_ms, self.frozen_ms_max = number(times, "deadline_ms"), number(times, "frozen_ms_max")
                     exact_env = {encode(name): encode(value) for name, value in env.items()}
                     self.launch([encode(argument) for argument in argv], exact_env, encode(cwd))
                 case {"deadline_ms": int(deadline_ms)}:
-                    self.deadline_ms = max(self.deadline_ms, deadline_ms)
+                    if boot_ms() < self.deadline_ms:
+                        self.deadline_ms = max(self.deadline_ms, deadline_ms)
+                case {"thaw_to_ms": int(deadline_ms)}:
+                    self.thaw(deadline_ms)
                 case {"signal": "TERM", "grace_ms": int(grace_ms)}:
                     self.stop(grace_ms)
                 case other:
@@ -240,7 +266,8 @@ class Shim:
     def stop(self, grace_ms: int) -> None:
         if self.pid and self.status is None:
             self.reason = "signalled"
-            self.kill_at_ms = min(self.kill_at_ms, boot_ms() + grace_ms)
+            is_frozen = self.thaw_by_ms != NEVER_MS
+            self.kill_at_ms = min(self.kill_at_ms, boot_ms() + (0 if is_frozen else grace_ms))
             os.killpg(self.pid, SIGTERM)
 
 
@@ -268,104 +295,6 @@ def cut(line: bytes) -> list[bytes]:
     return [*pieces, line]
 
 
-def spawn(argv: list[bytes], env: dict[bytes, bytes], cwd: bytes) -> tuple[int, int, int]:
-    """Fork and exec; return the pid and the ends to read its stdout and stderr from. Raises LaunchError."""
-    out, out_end = os.pipe()
-    err, err_end = os.pipe()
-    failed, failed_end = os.pipe()  # Closed by an exec that succeeds.
-    shim = os.getpid()
-    try:
-        pid = os.fork()
-    except OSError as error:
-        raise LaunchError("spawn_failed", str(error)) from error
-    if pid == 0:
-        try:
-            detach(shim, out_end, err_end)
-            become(argv, env, cwd, failed_end)
-        finally:
-            os._exit(1)
-    for end in (out_end, err_end, failed_end):
-        os.close(end)
-    kind, _, detail = os.read(failed, READ_BYTES).decode().partition(" ")
-    os.close(failed)
-    if kind:
-        raise LaunchError(kind, detail)
-    return pid, out, err
-
-
-def detach(shim: int, out: int, err: int) -> None:
-    """In the child: a session of its own, that ends with the shim, and nothing else of what the shim has."""
-    os.setsid()
-    check(libc.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0))
-    if os.getppid() != shim:
-        os._exit(1)  # It died before the kernel knew that its death is to be passed on.
-    # A signal that Python or the agent ignores, or this shim blocks, would stay so through the exec.
-    for number in range(1, SIGNAL_MAX + 1):
-        libc.signal(number, None)  # The default; KILL and STOP have no other.
-    check(libc.sigprocmask(SIG_SETMASK, ctypes.create_string_buffer(SIGSET_BYTES), None))
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(out, 1)
-    os.dup2(err, 2)
-
-
-def become(argv: list[bytes], env: dict[bytes, bytes], cwd: bytes, failed: int) -> None:
-    """In the child: turn into the workload process, or tell `failed` why not."""
-    try:
-        os.chdir(cwd)
-    except OSError as error:
-        os.write(failed, f"cwd_missing {error.strerror}".encode())
-        return
-    try:
-        os.execvpe(argv[0], argv, env)
-    except OSError as error:
-        os.write(failed, f"{EXEC_FAILURES.get(error.errno or 0, 'spawn_failed')} {error.strerror}".encode())
-    except ValueError as error:
-        os.write(failed, f"spawn_failed {error}".encode())  # A NUL, or a name that no variable can have.
-
-
-def block_signals() -> int:
-    """Turn the signals that matter into something to select() on. HUP and INT are the terminal's, and ignored."""
-    mask = ctypes.create_string_buffer(SIGSET_BYTES)
-    for number in (SIGHUP, SIGINT, SIGTERM, SIGCHLD):
-        check(libc.sigaddset(mask, number))
-    check(libc.sigprocmask(SIG_BLOCK, mask, None))
-    return check(libc.signalfd(-1, mask, os.O_CLOEXEC | os.O_NONBLOCK))
-
-
-def descendants() -> list[int]:
-    """Return every process below this one."""
-    children: dict[int, list[int]] = {}
-    with os.scandir("/proc") as entries:
-        for pid in [entry.name for entry in entries if entry.name.isdecimal()]:
-            children.setdefault(parent_of(pid), []).append(int(pid))
-    found = children.get(os.getpid(), [])
-    for below in found:  # It grows as it is walked.
-        found += children.get(below, [])
-    return found
-
-
-def parent_of(pid: str) -> int:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:  # noqa: PTH123
-            return int(stat.read().rpartition(b")")[2].split()[1])  # The name may hold parentheses.
-    except (FileNotFoundError, ProcessLookupError):
-        return 0  # It has just ended.
-
-
-def oom_kills() -> int:
-    """How many processes the kernel has killed for want of memory since it started."""
-    with open("/proc/vmstat", "rb") as counters:  # noqa: PTH123
-        return int(counters.read().partition(b"\noom_kill ")[2].partition(b"\n")[0] or 0)
-
-
-def boot_ms() -> int:
-    return boot_us() // 1_000
-
-
-def boot_us() -> int:
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000
-
-
 class Syntax:
     """What the scanner asks of a decoder of the json package."""
 
@@ -384,16 +313,17 @@ def parse(line: bytes) -> object:
     return message
 
 
+def number(values: dict[object, object], name: str) -> int:
+    value = values.get(name)
+    if not isinstance(value, int):
+        raise ProtocolError(f"{value!r} where {name} is due")
+    return value
+
+
 def encode(value: object) -> bytes:
     if not isinstance(value, str):
         raise ProtocolError(f"{value!r} where a text is due")
     return value.encode()
-
-
-def check(result: int) -> int:
-    if result < 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    return result
 
 
 if __name__ == "__main__":

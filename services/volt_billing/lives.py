@@ -13,6 +13,7 @@ from volt.contracts.clusters import (
     GenerationEnded,
     GrowthGivenUp,
     LeaseCleared,
+    LeaseResumed,
     MemberDropped,
     MemberEnded,
     MemberJoined,
@@ -34,6 +35,7 @@ Life = (
     | MemberPrepared
     | ClusterStarting
     | MemberStarted
+    | LeaseResumed
     | ClusterReady
     | MemberEnded
     | MemberLost
@@ -99,7 +101,9 @@ def lived(running: Running, event: Life) -> Running:
             return _metered(_stopped(running, event))
         case GenerationEnded(leaves=leaves):
             return _metered(_left(_stopped(running, event), leaves))
-        case MemberPrepared() | ClusterStarting() | LeaseCleared() | CheckpointStored() | CheckpointCommitted():
+        case MemberPrepared() | ClusterStarting() | LeaseResumed() | LeaseCleared():
+            return running  # Time for which a lease is frozen is not covered; it needs no other word.
+        case CheckpointStored() | CheckpointCommitted():
             return running
         case _:
             assert_never(event)

@@ -142,6 +142,8 @@ def _member_words(event: clusters.ClusterEvent) -> str:
             return f"prepared, at {address}"
         case clusters.MemberStarted():
             return "started"
+        case clusters.LeaseResumed(node=node):
+            return f"{node} was cut off, froze and goes on; the time between is not billed"
         case clusters.MemberEnded(exits=exits):
             return f"ended: {', '.join(_exit(one) for one in exits) or 'nobody saw how'}"
         case clusters.MemberLost():

@@ -6,12 +6,12 @@ from itertools import islice
 from typing import assert_never
 
 from volt.contracts.messages import Event
-from volt.contracts.nodes import BeatsCovered, NodeAlive, NodeEvent, NodeLost, NodeUnknown
+from volt.contracts.nodes import BeatsCovered, LostCause, NodeAlive, NodeEvent, NodeLost, NodeUnknown
 from volt.contracts.subjects import ALL_CLUSTERS, ALL_NODES, LOG_COVER, LOG_LEDGER, LOG_MARKET, log_node
 from volt.contracts.timing import Timing
 from volt.runtime.engine import Broken, Definition, guarded
 from volt_health_monitor.domain import State, evolve, finding, verdict_on
-from volt_health_monitor.nodes import UNSEEN, NodeKey, Unseen
+from volt_health_monitor.nodes import UNSEEN, NodeKey, Sight, Unseen
 from volt_health_monitor.reliability import Record, reliability_permille
 
 NODE_EVENTS_PER_ROUND_MAX = 512
@@ -57,12 +57,19 @@ def _node_event(state: State, key: NodeKey, at_ms: int) -> NodeEvent | None:
                 account=key.account, node=key.node, incarnation=seen, at_ms=at_ms, reliability_permille=reliability
             )
         case "left":
-            return NodeLost(account=key.account, node=key.node, incarnation=seen, at_ms=at_ms, cause="left")
+            return _lost(key, seen, sight, at_ms, "left")
         case "silent":
-            return NodeLost(account=key.account, node=key.node, incarnation=known, at_ms=at_ms, cause="silent")
+            return _lost(key, known, sight, at_ms, "silent")
         case "unknown":
             return NodeUnknown(account=key.account, node=key.node, incarnation=known, at_ms=at_ms)
         case None:
             return None
         case _:
             assert_never(said)
+
+
+def _lost(key: NodeKey, incarnation: str, sight: Sight | None, at_ms: int, cause: LostCause) -> NodeLost:
+    sequence = sight.sequence if sight is not None and sight.incarnation == incarnation else None
+    return NodeLost(
+        account=key.account, node=key.node, incarnation=incarnation, at_ms=at_ms, cause=cause, sequence=sequence
+    )

@@ -16,8 +16,9 @@ A mapping in here is never changed in place: the next value gets another.
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from volt.contracts.clusters import Exit, LossCause, Member
+from volt.contracts.clusters import BeatId, Exit, LossCause, Member
 from volt.contracts.ids import LeaseId
+from volt.contracts.nodes import Thaw
 from volt_provisioner.progress import Progress
 
 
@@ -58,6 +59,8 @@ class Prepared:
     member: Member
     address: str
     port: int
+    beat: BeatId | None = None
+    """Of its node, acknowledged before: it has not been fenced from then until it was prepared."""
 
 
 Seat = Vacant | Sought | Offered | Preparing | Prepared
@@ -143,6 +146,8 @@ class Crew:
     trouble: LeaseId | None = None
     """The member whose loss or failing exit came first."""
     progress: Progress = field(default_factory=lambda: Progress(0))
+    thaws: Mapping[LeaseId, Thaw] = field(default_factory=dict)
+    """From which freeze a lease may go on, the last one."""
 
     @classmethod
     def of(cls, members: Mapping[LeaseId, Member]) -> "Crew":
@@ -151,6 +156,9 @@ class Crew:
 
     def with_started(self, lease: LeaseId) -> "Crew":
         return replace(self, started=self.started | {lease})
+
+    def with_thaw(self, lease: LeaseId, thaw: Thaw) -> "Crew":
+        return replace(self, thaws={**self.thaws, lease: thaw})
 
     def with_ended(self, lease: LeaseId, exits: tuple[Exit, ...], *, failed: bool) -> "Crew":
         trouble = lease if failed and self.trouble is None else self.trouble

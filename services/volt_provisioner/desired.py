@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from volt.contracts.clusters import Checkpoint, Manifest, ManifestNode, Member
 from volt.contracts.ids import LeaseId
 from volt.contracts.jobs import Workload
-from volt.contracts.nodes import DesiredLease, Phase
+from volt.contracts.nodes import DesiredLease, Phase, Thaw
 from volt_provisioner.crew import Offered, Prepared
 from volt_provisioner.states import (
     Absent,
@@ -51,6 +51,7 @@ class Order(NamedTuple):
     phase: Phase | None
     step: int = -1
     """The last committed step of the cluster, for who is in a generation of it."""
+    thaw: Thaw | None = None
 
 
 def orders(cluster: Cluster) -> dict[LeaseId, Order]:
@@ -65,7 +66,13 @@ def orders(cluster: Cluster) -> dict[LeaseId, Order]:
         case Granted() | Forming() | Starting() | Running() | Stopping():
             lost = {lease: Order(one.member, one.generation, "stop") for lease, one in cluster.life.left.items()}
             return lost | {
-                lease: Order(member, generation_of(cluster, lease), _phase(cluster, member), cluster.life.step)
+                lease: Order(
+                    member,
+                    generation_of(cluster, lease),
+                    _phase(cluster, member),
+                    cluster.life.step,
+                    _thaw(cluster, lease),
+                )
                 for lease, member in members_of(cluster).items()
             }
 
@@ -75,7 +82,7 @@ def desired_lease(cluster: Cluster, lease: LeaseId, grace_ms: int) -> DesiredLea
     if isinstance(cluster, Absent | Cleared):
         return None
     job, told = job_of(cluster), cluster.was if isinstance(cluster, Ending) else cluster
-    member, generation, phase, _ = orders(cluster)[lease]
+    member, generation, phase, _, thaw = orders(cluster)[lease]
     if phase is None:
         return None
     ends = phase in ("halt", "stop")
@@ -93,6 +100,7 @@ def desired_lease(cluster: Cluster, lease: LeaseId, grace_ms: int) -> DesiredLea
         manifest=told.manifest if phase == "start" and isinstance(told, Starting | Running) else None,
         resume=_resume(told) if isinstance(told, Forming | Starting) else None,
         kept=_kept(told, member) if phase == "start" and isinstance(told, Starting | Running) else (),
+        thaw=thaw,
         grace_ms=grace_ms,
     )
 
@@ -137,6 +145,10 @@ def _kept(cluster: Starting | Running, member: Member) -> tuple[Checkpoint, ...]
         replace(checkpoint, parts=tuple(part for part in checkpoint.parts if is_its_own(part.rank)))
         for checkpoint in cluster.life.committed
     )
+
+
+def _thaw(cluster: Open, lease: LeaseId) -> Thaw | None:
+    return cluster.crew.thaws.get(lease) if isinstance(cluster, Starting | Running) else None
 
 
 def _phase(cluster: Open, member: Member) -> Phase | None:

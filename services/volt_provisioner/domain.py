@@ -32,14 +32,14 @@ of its members, and all of them start again in the next.
 from bisect import bisect_left, insort
 from dataclasses import dataclass, field, replace
 
-from volt.contracts.clusters import ClusterEvent
+from volt.contracts.clusters import BeatId, ClusterEvent, LeaseResumed, MemberPrepared
 from volt.contracts.ids import AccountId, JobId, LeaseId, NodeId
 from volt.contracts.jobs import JobAdmitted, JobEvent, JobReleaseAccepted, JobScaleAccepted
 from volt.contracts.ledger import FundsExhausted, JobUnfunded, LedgerEvent
 from volt.contracts.log import Entry
 from volt.contracts.market import Gang, MarketCleared
 from volt.contracts.messages import Asked, Command, Event
-from volt.contracts.nodes import Desired, NodeAlive, NodeLost, NodeUnknown, Report
+from volt.contracts.nodes import Desired, NodeAlive, NodeLost, NodeUnknown, Report, Thaw
 from volt.contracts.timing import Timing
 from volt_provisioner.desired import Order, desired_lease, orders
 from volt_provisioner.inputs import doomed, ended, granted, scaled
@@ -57,6 +57,8 @@ class Node:
     """A node as its leases make it: those not cleared, in the order of their grants."""
 
     lost: bool = False
+    heard: BeatId | None = None
+    """The last of its beats that a cluster's event relies on."""
     leases: tuple[LeaseId, ...] = ()
     changed_seq: int = 0
     """The `LOG` sequence of the last event that changed what the node should be doing."""
@@ -102,7 +104,7 @@ def evolve(state: State, entry: Entry) -> None:
             key = (event.account, event.node)
             state.nodes[key] = replace(state.nodes.get(key, Node()), lost=False)
         case NodeLost() as event:
-            _lose(state, entry.seq, (event.account, event.node))
+            _lose(state, entry.seq, event)
         case JobReleaseAccepted(job=job):
             _end(state, entry.seq, job, Verdict("released"))
         case JobScaleAccepted(job=job, nodes=nodes) if job in state.clusters:
@@ -110,6 +112,7 @@ def evolve(state: State, entry: Entry) -> None:
         case FundsExhausted(job=job) | JobUnfunded(job=job):
             _end(state, entry.seq, job, Verdict("exhausted"))
         case ClusterEvent() as event:
+            _hear(state, event)
             _put(state, entry.seq, event.job, advance(state.clusters[event.job], event, state.timing))
         case JobEvent() | NodeUnknown() | LedgerEvent():
             pass  # A refusal, a doubt, or money that ends nothing.
@@ -150,8 +153,26 @@ def _grant(state: State, seq: int, gang: Gang) -> None:
             _put(state, seq, gang.job, doomed(state.clusters[gang.job], grant.lease))
 
 
-def _lose(state: State, seq: int, key: NodeKey) -> None:
+def _hear(state: State, event: ClusterEvent) -> None:
+    """A node that was prepared or resumed since was alive, whoever says later that it had been silent before."""
+    if isinstance(event, MemberPrepared | LeaseResumed) and event.beat is not None:
+        member = orders(state.clusters[event.job])[event.lease].member
+        key = (member.provider, member.node)
+        state.nodes[key] = replace(state.nodes[key], heard=event.beat)
+
+
+def _is_void(node: Node, event: NodeLost) -> bool:
+    """Whether the node was heard of since its last beat that the loss knows of."""
+    if node.heard is None or event.sequence is None or node.heard.incarnation != event.incarnation:
+        return False
+    return node.heard.sequence > event.sequence
+
+
+def _lose(state: State, seq: int, event: NodeLost) -> None:
+    key = (event.account, event.node)
     node = state.nodes.get(key, Node())
+    if _is_void(node, event):
+        return
     state.nodes[key] = replace(node, lost=True)
     for lease in node.leases:
         job = state.leases[lease]
@@ -192,10 +213,10 @@ def _follow(state: State, seq: int, job: JobId, before: Order | None, after: Ord
     state.nodes[key] = node
 
 
-def _told(order: Order | None) -> tuple[int, str, int, int] | None:
+def _told(order: Order | None) -> tuple[int, str, int, int, Thaw | None] | None:
     if order is None or order.phase is None:
         return None
-    return order.generation, order.phase, order.member.rank, order.step
+    return order.generation, order.phase, order.member.rank, order.step, order.thaw
 
 
 def _schedule(state: State, job: JobId, cluster: Cluster) -> None:

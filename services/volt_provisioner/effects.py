@@ -10,6 +10,7 @@ from volt.contracts.nodes import (
     ReportCleared,
     ReportEnded,
     ReportFailed,
+    ReportFrozen,
     ReportPrepared,
     ReportStarted,
 )
@@ -33,7 +34,15 @@ def definition(timing: Timing) -> Definition[State]:
         initial=partial(State, timing),
         evolve=evolve,
         effects=effects,
-        commands=(ReportPrepared, ReportStarted, ReportFailed, ReportEnded, ReportCleared, ReportCheckpoint),
+        commands=(
+            ReportPrepared,
+            ReportStarted,
+            ReportFailed,
+            ReportFrozen,
+            ReportEnded,
+            ReportCleared,
+            ReportCheckpoint,
+        ),
         decide=decide,
         publications=publications,
     )

@@ -54,9 +54,9 @@ def prepared_or_dropped(cluster: C, event: ClusterEvent) -> C | None:
         return None
     growth = cluster.growth
     match event:
-        case MemberPrepared(lease=lease, address=address, port=port) if can_prepare(growth.seats, lease, address, port):
+        case MemberPrepared(lease=lease, address=address, port=port) if can_prepare(growth.seats, event):
             member = growth.members[lease]
-            seated = growth.with_seats({member.rank: Prepared(member, address, port)})
+            seated = growth.with_seats({member.rank: Prepared(member, address, port, event.beat)})
             since_ms = event.at_ms if growth.prepared_ms is None else growth.prepared_ms
             return replace(cluster, growth=replace(seated, prepared_ms=since_ms))
         case MemberDropped(lease=lease) if lease in growth.members:

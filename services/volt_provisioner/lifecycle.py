@@ -18,6 +18,7 @@ from volt.contracts.clusters import (
     ClusterStarting,
     GenerationEnded,
     LeaseCleared,
+    LeaseResumed,
     MemberEnded,
     MemberJoined,
     MemberLost,
@@ -26,6 +27,7 @@ from volt.contracts.clusters import (
     MembersWanted,
 )
 from volt.contracts.ids import LeaseId
+from volt.contracts.nodes import Thaw
 from volt.contracts.timing import Timing
 from volt_provisioner.causes import is_restart, loss_sentence, restart_cause, succeeded, verdict_of
 from volt_provisioner.crew import Crew, Loss, Offered, Prepared, Preparing, Seat, Setback, Sought, Vacant
@@ -119,9 +121,9 @@ def _forming(cluster: Forming, event: ClusterEvent) -> Forming | Starting | None
             return _seated(replace(cluster, life=replace(cluster.life, attempts=attempts)), sought)
         case MemberJoined(member=member, prepare_by_ms=by_ms) if isinstance(seats.get(member.rank), Offered):
             return _seated(cluster, {member.rank: Preparing(member, by_ms)})
-        case MemberPrepared(lease=lease, address=address, port=port) if can_prepare(seats, lease, address, port):
+        case MemberPrepared(lease=lease, address=address, port=port) if can_prepare(seats, event):
             member = members_of(cluster)[lease]
-            return _seated(cluster, {member.rank: Prepared(member, address, port)})
+            return _seated(cluster, {member.rank: Prepared(member, address, port, event.beat)})
         case MemberLost():
             return _vacated(cluster, event)
         case ClusterStarting(manifest=manifest, start_by_ms=by_ms) if are_prepared(cluster):
@@ -149,7 +151,8 @@ def _running(cluster: Running, event: ClusterEvent, timing: Timing) -> Running |
             ended = replace(_ended(cluster, event, timing), growth=cluster.growth)
             return without_leavers(cluster, event, ended)
         case (
-            MemberEnded(generation=cluster.generation)
+            LeaseResumed(generation=cluster.generation)
+            | MemberEnded(generation=cluster.generation)
             | MemberLost(generation=cluster.generation)
             | CheckpointStored(generation=cluster.generation)
             | CheckpointCommitted(generation=cluster.generation)
@@ -166,7 +169,8 @@ def _stopping(cluster: Stopping, event: ClusterEvent) -> Stopping | Forming | No
         case MemberEnded(lease=lease, generation=cluster.generation) if lease in cluster.leavers:
             return gone(cluster, lease)
         case (
-            MemberEnded(generation=cluster.generation)
+            LeaseResumed(generation=cluster.generation)
+            | MemberEnded(generation=cluster.generation)
             | MemberLost(generation=cluster.generation)
             | CheckpointStored(generation=cluster.generation)
             | CheckpointCommitted(generation=cluster.generation)
@@ -189,6 +193,11 @@ def _crewed(cluster: C, event: ClusterEvent) -> C | None:
             member = cluster.crew.members[lease]
             life = cluster.life.without(member, cluster.generation, cause)
             return replace(cluster, life=life, crew=cluster.crew.without(member, cause, event.detail))
+        case LeaseResumed(lease=lease) if lease in cluster.life.doomed:
+            return cluster  # Its node was lost before, and nobody knew when this was said.
+        case LeaseResumed(lease=lease) if lease in cluster.crew.members:
+            thaw = Thaw(incarnation=event.beat.incarnation, freeze=event.freeze)
+            return replace(cluster, crew=cluster.crew.with_thaw(lease, thaw))
         case CheckpointStored(step=step, part=part) if can_store(cluster, event.lease, step):
             progress = cluster.crew.progress.with_part(step, part)
             return replace(cluster, crew=replace(cluster.crew, progress=progress))

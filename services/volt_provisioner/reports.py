@@ -5,10 +5,12 @@ changes nothing: its node converges to what is desired of it, which says what to
 """
 
 from volt.contracts.clusters import (
+    BeatId,
     CheckpointPart,
     CheckpointStored,
     ClusterEvent,
     LeaseCleared,
+    LeaseResumed,
     Member,
     MemberEnded,
     MemberPrepared,
@@ -21,10 +23,12 @@ from volt.contracts.nodes import (
     ReportCleared,
     ReportEnded,
     ReportFailed,
+    ReportFrozen,
     ReportPrepared,
     ReportStarted,
+    Thaw,
 )
-from volt_provisioner.events import dropped, head_of, lost
+from volt_provisioner.events import Head, dropped, head_of, lost
 from volt_provisioner.states import (
     Absent,
     Cleared,
@@ -96,8 +100,8 @@ def _joining(cluster: Running | Stopping, report: Report, at_ms: int) -> Cluster
     if report.generation != head["generation"]:
         return None
     match report:
-        case ReportPrepared(address=address, port=port) if can_prepare(seats, lease, address, port):
-            return MemberPrepared(**head, lease=lease, address=address, port=port)
+        case ReportPrepared() if can_prepare(seats, report):
+            return _prepared(head, report)
         case ReportFailed(stage="prepare", message=message):
             return dropped(cluster, lease, "prepare_failed", at_ms, message)
         case _:
@@ -117,12 +121,16 @@ def _formed(cluster: Forming, report: Report, at_ms: int) -> ClusterEvent | None
     if report.generation != cluster.generation:
         return None
     match report:
-        case ReportPrepared(address=address, port=port) if can_prepare(cluster.seats, lease, address, port):
-            return MemberPrepared(**head, lease=lease, address=address, port=port)
+        case ReportPrepared() if can_prepare(cluster.seats, report):
+            return _prepared(head, report)
         case ReportFailed(stage="prepare", message=message):
             return lost(cluster, lease, "prepare_failed", at_ms, message)
         case _:
             return None
+
+
+def _prepared(head: Head, report: ReportPrepared) -> MemberPrepared:
+    return MemberPrepared(**head, lease=report.lease, address=report.address, port=report.port, beat=report.beat)
 
 
 def _crewed(cluster: Closed, report: Report, at_ms: int) -> ClusterEvent | None:
@@ -137,12 +145,23 @@ def _crewed(cluster: Closed, report: Report, at_ms: int) -> ClusterEvent | None:
     match report:
         case ReportStarted() if isinstance(cluster, Starting) and lease not in crew.started:
             return MemberStarted(**head_of(cluster, at_ms), lease=lease)
+        case ReportFrozen(freeze=freeze, beat=beat) if not isinstance(cluster, Stopping):
+            return _resumed(cluster, report, freeze, beat, at_ms)
         case ReportFailed(stage="start", message=message) if not isinstance(cluster, Running):
             return lost(cluster, lease, "start_failed", at_ms, message)
         case ReportEnded(exits=exits):
             return MemberEnded(**head_of(cluster, at_ms), lease=lease, exits=exits)
         case _:
             return None
+
+
+def _resumed(
+    cluster: Starting | Running, report: ReportFrozen, freeze: int, beat: BeatId, at_ms: int
+) -> LeaseResumed | None:
+    """Leave to go on, once for each freeze: nobody has taken the place of a member that is not lost."""
+    if cluster.crew.thaws.get(report.lease) == Thaw(incarnation=beat.incarnation, freeze=freeze):
+        return None
+    return LeaseResumed(**head_of(cluster, at_ms), lease=report.lease, node=report.node, freeze=freeze, beat=beat)
 
 
 def _stored(cluster: Closed, report: ReportCheckpoint, at_ms: int) -> CheckpointStored | None:

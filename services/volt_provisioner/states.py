@@ -6,9 +6,18 @@ A mapping in here is never changed in place: the next state gets another.
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from volt.contracts.clusters import CHECKPOINTS_KEPT, Checkpoint, LossCause, Manifest, Member, ReleaseReason
+from volt.contracts.clusters import (
+    CHECKPOINTS_KEPT,
+    Checkpoint,
+    LossCause,
+    Manifest,
+    Member,
+    MemberPrepared,
+    ReleaseReason,
+)
 from volt.contracts.ids import AccountId, JobId, LeaseId, NodeId
 from volt.contracts.jobs import JobSpec
+from volt.contracts.nodes import ReportPrepared
 from volt_provisioner.crew import Crew, Growth, NewSeat, Prepared, Preparing, Seat, Setback, Sought, Vacant
 
 FAILED_NODES_MAX = 1_024
@@ -233,14 +242,14 @@ def generation_of(cluster: Open, lease: LeaseId) -> int:
     return cluster.generation + is_new
 
 
-def can_prepare(seats: Mapping[int, Seat] | Mapping[int, NewSeat], lease: LeaseId, address: str, port: int) -> bool:
-    """Whether it is news that the lease is prepared here: its agent may have begun again, and elsewhere."""
+def can_prepare(seats: Mapping[int, Seat] | Mapping[int, NewSeat], report: ReportPrepared | MemberPrepared) -> bool:
+    """Whether it is news that the lease is prepared: its agent may have begun again, or been fenced meanwhile."""
     for seat in seats.values():
         match seat:
-            case Preparing(member=member) if member.lease == lease:
+            case Preparing(member=member) if member.lease == report.lease:
                 return True
-            case Prepared(member=member) if member.lease == lease:
-                return (seat.address, seat.port) != (address, port)
+            case Prepared(member=member) if member.lease == report.lease:
+                return (seat.address, seat.port, seat.beat) != (report.address, report.port, report.beat)
             case _:
                 continue
     return False

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from signal import SIGTERM
 
 from volt.contracts.bids import Gpu, Place, PlaceBid, Terms
-from volt.contracts.clusters import Exit
+from volt.contracts.clusters import BeatId, Exit
 from volt.contracts.messages import Decoder, encode
 from volt.contracts.nodes import (
     Desired,
@@ -14,14 +14,12 @@ from volt.contracts.nodes import (
     Heartbeat,
     Report,
     ReportCleared,
-    ReportEnded,
-    ReportPrepared,
-    ReportStarted,
 )
 from volt.contracts.streams import DESIRED
 from volt.contracts.subjects import command_bid, command_report, desired, heartbeats
 from volt.runtime.ports import Bus, Clock
 from volt_agent.domain import Finished, Local, Nothing, Prepared, Running, Step, beat_of, next_step
+from volt_agent.reports import report_of
 
 GPUS_PER_NODE = 2
 PORT = 29_500
@@ -94,7 +92,7 @@ class Agent:
         """Takes the lease's steps until it has to wait or is cleared."""
         async with self._turn:
             while lease in self._desired:
-                step = next_step(self._local.get(lease, Nothing()), self._desired[lease])
+                step = next_step(self._local.get(lease, Nothing()), self._desired[lease], self._plan.incarnation)
                 if step is Step.WAIT:
                     return
                 await self._take(step, self._desired[lease])
@@ -104,37 +102,31 @@ class Agent:
         lease, local = wanted.lease, self._local.get(wanted.lease, Nothing())
         match step, local:
             case Step.PREPARE, _:
-                self._local[lease] = Prepared(wanted.generation, f"{self._plan.node}.local", PORT)
-            case Step.REPORT_PREPARED, Prepared(generation=generation, address=address, port=port):
-                whose = self._plan.account, self._plan.node
-                report = ReportPrepared(
-                    account=whose[0], node=whose[1], lease=lease, generation=generation, address=address, port=port
-                )
-                await self._send(report)
-                self._local[lease] = replace(local, reported=True)
+                self._local[lease] = Prepared(wanted.generation, f"{self._plan.node}.local", PORT, self._beat_id)
+            case (
+                (Step.REPORT_PREPARED, Prepared() as told)
+                | (Step.REPORT_STARTED, Running() as told)
+                | (Step.REPORT_FINISHED, Finished() as told)
+            ):
+                await self._send(report_of(told, self._plan.account, self._plan.node, lease, self._beat_id))
+                self._local[lease] = replace(told, reported=True)
             case Step.START, _:
                 self._local[lease] = Running(wanted.generation)
                 self._spawn(self._work(lease, wanted))
-            case Step.REPORT_STARTED, Running(generation=generation):
-                await self._report(ReportStarted, lease, generation)
-                self._local[lease] = replace(local, reported=True)
             case Step.CANCEL, Prepared(generation=generation):
                 self._local[lease] = Finished(generation, _exits(wanted, None))
             case Step.END, Running(generation=generation):
                 await self._beat()  # Time until the signal is covered.
                 self._local[lease] = Finished(generation, _exits(wanted, None))
-            case Step.REPORT_FINISHED, Finished(generation=generation, exits=exits):
-                whose = self._plan.account, self._plan.node
-                await self._send(
-                    ReportEnded(account=whose[0], node=whose[1], lease=lease, generation=generation, exits=exits)
-                )
-                self._local[lease] = replace(local, reported=True)
             case Step.REPORT_GONE, _:
                 self._local[lease] = Finished(wanted.generation)
             case Step.DISCARD, _:
                 self._local[lease] = Nothing()
             case Step.CLEAR, _:
-                await self._report(ReportCleared, lease, wanted.generation)
+                whose = self._plan.account, self._plan.node
+                await self._send(
+                    ReportCleared(account=whose[0], node=whose[1], lease=lease, generation=wanted.generation)
+                )
                 self._local[lease] = Nothing(reported=True)
             case _:
                 raise AssertionError(f"{step} with {local}")
@@ -153,8 +145,9 @@ class Agent:
             self._changed.set()
             await self._bring(lease)
 
-    async def _report(self, report: type[Report], lease: str, generation: int) -> None:
-        await self._send(report(account=self._plan.account, node=self._plan.node, lease=lease, generation=generation))
+    @property
+    def _beat_id(self) -> BeatId:
+        return BeatId(incarnation=self._plan.incarnation, sequence=self._sequence)
 
     async def _send(self, report: Report) -> None:
         await self._bus.publish(command_report(report.account, report.node), encode(report))

@@ -47,6 +47,7 @@ TIMING = Timing(
     beat_ms=100,
     fence_after_ms=200,
     lost_after_ms=600,
+    frozen_ms_max=5_000,
     tick_ms=100,
     prepare_ms_max=60_000,
     start_ms_max=60_000,

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from volt.contracts.ids import AccountId, GpuUuid, JobId, LeaseId, NodeId, Sha256
+from volt.contracts.ids import AccountId, GpuUuid, Incarnation, JobId, LeaseId, NodeId, Sha256
 from volt.contracts.messages import Event, Value
 from volt.contracts.subjects import log_cluster
 
@@ -31,6 +31,13 @@ CHECKPOINT_BYTES_MAX = 2**60
 
 CheckpointStep = Annotated[int, msgspec.Meta(ge=0, le=STEP_MAX)]
 CheckpointBytes = Annotated[int, msgspec.Meta(ge=0, le=CHECKPOINT_BYTES_MAX)]
+
+
+class BeatId(Value, frozen=True, kw_only=True):
+    """A heartbeat of a node that the bus has stored."""
+
+    incarnation: Incarnation
+    sequence: int
 
 
 class Member(Value, frozen=True, kw_only=True):
@@ -150,11 +157,15 @@ class MemberJoined(ClusterEvent, frozen=True, kw_only=True):
 
 
 class MemberPrepared(ClusterEvent, frozen=True, kw_only=True):
-    """The member can start: what it needs is there, its port is reserved."""
+    """The member can start: what it needs is there, its port is reserved.
+
+    `beat` was stored before; a `NodeLost` that stands later in `LOG` and knows only of older beats is void.
+    """
 
     lease: LeaseId
     address: str
     port: int
+    beat: BeatId | None = None
 
 
 class ClusterStarting(ClusterEvent, frozen=True, kw_only=True):
@@ -168,6 +179,19 @@ class MemberStarted(ClusterEvent, frozen=True, kw_only=True):
     """Every process of the member has been executed."""
 
     lease: LeaseId
+
+
+class LeaseResumed(ClusterEvent, frozen=True, kw_only=True):
+    """A lease that its node has frozen goes on: it is still the job's, and nobody has taken its place.
+
+    The node counts the freezes of a lease; `beat` was stored since and said so. It is void behind a `NodeLost`; and a
+    `NodeLost` that stands behind it and knows only of older beats is void too.
+    """
+
+    lease: LeaseId
+    node: NodeId
+    freeze: int
+    beat: BeatId
 
 
 class ClusterReady(ClusterEvent, frozen=True, kw_only=True):

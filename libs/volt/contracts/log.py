@@ -25,6 +25,7 @@ EVENT_TYPES: tuple[type[Event], ...] = (
     clusters.MemberPrepared,
     clusters.ClusterStarting,
     clusters.MemberStarted,
+    clusters.LeaseResumed,
     clusters.ClusterReady,
     clusters.MemberEnded,
     clusters.MemberLost,

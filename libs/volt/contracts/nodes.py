@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from volt.contracts.clusters import Checkpoint, CheckpointBytes, CheckpointStep, Exit, Manifest
+from volt.contracts.clusters import BeatId, Checkpoint, CheckpointBytes, CheckpointStep, Exit, Manifest
 from volt.contracts.ids import AccountId, Address, GpuUuid, Incarnation, JobId, LeaseId, NodeId, Port, Sha256
 from volt.contracts.jobs import PROCESSES_PER_NODE_MAX, Workload
 from volt.contracts.messages import Command, Event, Signal, Value
@@ -12,10 +12,17 @@ from volt.contracts.subjects import LOG_COVER, log_node
 
 Phase = Literal["prepare", "start", "halt", "stop"]
 """`halt` ends this generation's processes and keeps the lease; `stop` ends them and clears it."""
-LeaseState = Literal["prepared", "running", "ended"]
+LeaseState = Literal["prepared", "running", "frozen", "ended"]
 FailureStage = Literal["prepare", "start"]
 FAILURE_CHARS_MAX = 1_000
 LostCause = Literal["silent", "left"]
+
+
+class Thaw(Value, frozen=True, kw_only=True):
+    """Leave to go on from one freeze, counted by the incarnation that froze."""
+
+    incarnation: Incarnation
+    freeze: int
 
 
 class DesiredLease(Value, frozen=True, kw_only=True):
@@ -36,6 +43,8 @@ class DesiredLease(Value, frozen=True, kw_only=True):
     """Where the generation begins; told until it runs. What has no such place begins with an empty folder."""
     kept: tuple[Checkpoint, ...] = ()
     """The parts that this node has to look after, oldest first: whatever else of its rank is stored may be removed."""
+    thaw: Thaw | None = None
+    """The last freeze of this generation from which it may go on."""
     grace_ms: int
 
 
@@ -58,14 +67,22 @@ class Report(Command, frozen=True, kw_only=True):
 
 
 class ReportPrepared(Report, frozen=True, kw_only=True):
-    """Everything is there; the address is on the fabric and the port is reserved."""
+    """Everything is there; the address is on the fabric and the port is reserved. `beat` was acknowledged before."""
 
     address: Address
     port: Port
+    beat: BeatId | None = None
 
 
 class ReportStarted(Report, frozen=True, kw_only=True):
     """Every local process has been executed."""
+
+
+class ReportFrozen(Report, frozen=True, kw_only=True):
+    """The processes stand still since this freeze of the lease, which `beat` told of, and wait to be resumed."""
+
+    freeze: Annotated[int, msgspec.Meta(ge=1)]
+    beat: BeatId
 
 
 class ReportFailed(Report, frozen=True, kw_only=True):
@@ -97,11 +114,12 @@ class ReportCleared(Report, frozen=True, kw_only=True):
 
 
 class LeaseBeat(Value, frozen=True, kw_only=True):
-    """A lease as the node has it now."""
+    """A lease as the node has it now. `freeze` counts, within an incarnation, the freezes of one that is frozen."""
 
     lease: LeaseId
     generation: int
     state: LeaseState
+    freeze: int = 0
 
 
 class Heartbeat(Signal, frozen=True, kw_only=True):
@@ -148,6 +166,8 @@ class NodeLost(NodeEvent, frozen=True, kw_only=True):
     """No beat for longer than a fenced node can have run on: its leases are gone."""
 
     cause: LostCause
+    sequence: int | None = None
+    """Of the last beat of this incarnation that was known of; None if none was."""
 
 
 class CoverSpan(Value, frozen=True, kw_only=True):

@@ -24,6 +24,8 @@ class Timing(Value, frozen=True, kw_only=True):
     beat_ms: int
     fence_after_ms: int
     lost_after_ms: int
+    frozen_ms_max: int
+    """How long a workload may stand still until it is given up."""
     tick_ms: int
     prepare_ms_max: int
     start_ms_max: int
@@ -46,6 +48,7 @@ EMBEDDED = Timing(
     beat_ms=500,
     fence_after_ms=2_000,
     lost_after_ms=2_500,
+    frozen_ms_max=60_000,
     tick_ms=100,
     prepare_ms_max=60_000,
     start_ms_max=60_000,
@@ -57,6 +60,7 @@ SERVED = Timing(
     beat_ms=5_000,
     fence_after_ms=15_000,
     lost_after_ms=20_000,
+    frozen_ms_max=600_000,
     tick_ms=250,
     prepare_ms_max=1_800_000,
     start_ms_max=300_000,

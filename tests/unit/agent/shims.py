@@ -4,14 +4,16 @@ import json
 import os
 import select
 import subprocess
-import sys
 from collections.abc import Callable
+from pathlib import Path
+from tempfile import mkdtemp
 
 import psutil
 
-from volt_agent import shim
+from volt_agent.kernel import boot_ms, boot_us
+from volt_agent.program import shim_command
 
-SHIM = [sys.executable, "-I", "-S", shim.__file__]
+SHIM = shim_command(Path(mkdtemp(prefix="volt-shim-")))
 LONG_MS = 20_000
 SECONDS_MAX = 10.0
 
@@ -34,10 +36,16 @@ def talk(one: Shim, argv: list[str], env: dict[str, str] | None = None, cwd: str
 
 
 def order(
-    one: Shim, argv: list[str], env: dict[str, str] | None = None, cwd: str = "/", deadline_ms: int | None = None
+    one: Shim,
+    argv: list[str],
+    env: dict[str, str] | None = None,
+    cwd: str = "/",
+    deadline_ms: int | None = None,
+    frozen_ms_max: int = 0,
 ) -> None:
-    deadline_ms = shim.boot_ms() + LONG_MS if deadline_ms is None else deadline_ms
-    tell(one, {"argv": argv, "env": env or {}, "cwd": cwd, "deadline_ms": deadline_ms})
+    deadline_ms = boot_ms() + LONG_MS if deadline_ms is None else deadline_ms
+    launch = {"argv": argv, "env": env or {}, "cwd": cwd}
+    tell(one, {**launch, "deadline_ms": deadline_ms, "frozen_ms_max": frozen_ms_max})
 
 
 def tell(one: Shim, command: Message) -> None:
@@ -59,6 +67,12 @@ def wait_lines(one: Shim, *texts: str) -> int:
     return pid
 
 
+def read_one(one: Shim) -> Message:
+    assert one.stdout is not None
+    message: Message = json.loads(one.stdout.readline())
+    return message
+
+
 def read_all(one: Shim) -> list[Message]:
     """What is left to read; that an end has a sensible instant is checked here, and the instant left out."""
     assert one.stdout is not None
@@ -67,7 +81,7 @@ def read_all(one: Shim) -> list[Message]:
         if "exit" in message:
             ended_us = message.pop("ended_us")
             assert isinstance(ended_us, int)
-            assert 0 < ended_us <= shim.boot_us()
+            assert 0 < ended_us <= boot_us()
     return messages
 
 

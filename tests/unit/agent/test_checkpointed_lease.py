@@ -30,9 +30,9 @@ from volt_agent.checkpoints.lease import SharedStore
 from volt_agent.checkpoints.storing import Uploader
 from volt_agent.effects import Keeper, Node
 from volt_agent.heart import Heart
+from volt_agent.kernel import boot_ms
 from volt_agent.process import ProcessRuntime
 from volt_agent.settings import Settings
-from volt_agent.shim import boot_ms
 from volt_agent.store.folder import FolderStore
 
 SECONDS_MAX = 20.0

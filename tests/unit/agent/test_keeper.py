@@ -14,6 +14,7 @@ from volt_agent import effects
 from volt_agent.checkpoints.lease import SharedStore
 from volt_agent.effects import Keeper, Node
 from volt_agent.heart import Heart
+from volt_agent.kernel import boot_ms
 from volt_agent.process import ProcessRuntime
 from volt_agent.settings import Settings
 
@@ -42,6 +43,7 @@ async def keeper_of(folder: Path, phase: Phase, *gpus: str) -> tuple[Keeper, Mem
     bus = MemoryBus(MemoryClock())
     await bus.ensure(COMMANDS)
     heart = Heart(settings, "n1", "run")
+    heart.acknowledged_ms = boot_ms()
     node = Node(
         "n1",
         settings,

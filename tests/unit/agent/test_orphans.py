@@ -10,10 +10,10 @@ import psutil
 import pytest
 
 from tests.unit.agent.shims import alive, ends_within
+from volt_agent.kernel import boot_ms
 from volt_agent.process import MARK, ProcessRuntime
 from volt_agent.processes import PR_SET_CHILD_SUBREAPER, become_subreaper
 from volt_agent.runtimes import Launch, LogLine
-from volt_agent.shim import boot_ms
 
 ADDRESS = "127.0.0.1"
 LONG_MS = 60_000

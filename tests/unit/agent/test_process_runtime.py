@@ -16,6 +16,8 @@ import pytest
 
 from tests.unit.agent.shims import LONG_MS, SECONDS_MAX, alive, ends_within
 from volt_agent import process, processes
+from volt_agent.kernel import boot_ms
+from volt_agent.leftovers import Record
 from volt_agent.process import ProcessRuntime, Workload
 from volt_agent.runtimes import (
     Launch,
@@ -26,7 +28,6 @@ from volt_agent.runtimes import (
     RankExit,
     StaleGeneration,
 )
-from volt_agent.shim import boot_ms
 
 ADDRESS = "127.0.0.1"
 ENV = {"PATH": os.defpath}
@@ -117,7 +118,7 @@ async def test_a_flood_of_lines_leaves_the_agent_its_turns(node: Node) -> None:
 async def test_a_start_is_on_record_before_anything_runs(node: Node) -> None:
     workload = await node.start("true", "true")
     (path,) = (node.state / "workloads").iterdir()
-    record = msgspec.json.decode(path.read_bytes(), type=process._Record)
+    record = msgspec.json.decode(path.read_bytes(), type=Record)
     assert (path.name, record.generation, len(record.shims)) == ("job-1.json", 1, 2)
     await workload.ended()
     assert not path.exists()
@@ -147,12 +148,21 @@ async def test_a_launch_too_large_for_the_kernel_or_for_the_shim_is_refused(node
 
 async def test_a_workload_runs_as_long_as_it_is_extended(node: Node) -> None:
     workload = await node.start("sleep 60", left_ms=700)
-    ended = asyncio.create_task(workload.ended())
+    froze = asyncio.create_task(workload.froze())
     for _ in range(8):
-        await asyncio.wait([ended], timeout=0.1)
+        await asyncio.wait([froze], timeout=0.1)
         workload.extend(boot_ms() + 700)
-    assert not ended.done()
-    assert await ended == (RankExit(0, None, signal.SIGKILL, False, "deadline"),)
+    assert not froze.done()
+    await froze
+    workload.stop(60_000)
+    assert await workload.ended() == (RankExit(0, None, signal.SIGKILL, False, "signalled"),)
+
+
+async def test_a_workload_that_is_frozen_goes_on_when_it_is_thawed(node: Node) -> None:
+    workload = await node.start("sleep 0.6; exit 3", left_ms=300)
+    await workload.froze()
+    workload.thaw(boot_ms() + 60_000)
+    assert await workload.ended() == (RankExit(0, 3, None, False, "exited"),)
 
 
 async def test_stop_lets_the_processes_finish_within_their_grace(node: Node) -> None:
@@ -330,7 +340,7 @@ async def test_a_pid_that_means_another_process_by_now_is_left_alone(tmp_path: P
         assert started is not None
         for boot, start in ((processes.boot_id(), started - 1), ("another boot", started)):
             named = ((stranger.pid, start),)
-            record = process._Record(boot, 1, named, named)
+            record = Record(boot, 1, named, named)
             (tmp_path / "workloads").mkdir(exist_ok=True)
             (tmp_path / "workloads" / "job-1.json").write_bytes(msgspec.json.encode(record))
             assert await ProcessRuntime(ADDRESS, tmp_path).end_leftovers() == (("job-1", 1),)
@@ -345,7 +355,7 @@ import asyncio, os, sys
 from pathlib import Path
 from volt_agent.process import ProcessRuntime
 from volt_agent.runtimes import Launch
-from volt_agent.shim import boot_ms
+from volt_agent.kernel import boot_ms
 
 async def main():
     ready = asyncio.Event()

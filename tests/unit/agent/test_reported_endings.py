@@ -16,14 +16,15 @@ from volt.contracts.messages import Decoder
 from volt.contracts.nodes import DesiredLease, Phase, Report, ReportEnded, ReportPrepared, ReportStarted
 from volt.contracts.streams import COMMANDS, LOGS
 from volt.runtime.memory import MemoryBus, MemoryClock
-from volt_agent import effects, heart
+from volt_agent import heart
 from volt_agent.checkpoints.lease import SharedStore
 from volt_agent.effects import Keeper, Node
+from volt_agent.endings import exit_of
 from volt_agent.heart import Heart
+from volt_agent.kernel import boot_ms
 from volt_agent.process import ProcessRuntime
 from volt_agent.runtimes import RankExit
 from volt_agent.settings import Settings
-from volt_agent.shim import boot_ms
 from volt_provisioner.causes import exit_code
 
 ADDRESS = "127.0.0.1"
@@ -163,7 +164,7 @@ async def test_what_is_written_at_the_stop_is_stored_before_the_end_is_told(leas
 
 def test_a_death_by_lack_of_memory_is_told_as_one() -> None:
     """Reported as dstack#2570."""
-    told = effects._exit(RankExit(0, None, 9, True, "exited"))
+    told = exit_of(RankExit(0, None, 9, True, "exited"))
     assert (told.signal, told.out_of_memory) == (9, True)
 
 

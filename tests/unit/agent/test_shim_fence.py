@@ -14,12 +14,14 @@ from tests.unit.agent.shims import (
     LONG_MS,
     SECONDS_MAX,
     SHIM,
+    Message,
     Start,
     alive,
     ended,
     ends_within,
     order,
     read_all,
+    read_one,
     run,
     talk,
     tell,
@@ -27,6 +29,10 @@ from tests.unit.agent.shims import (
     wait_started,
 )
 from volt_agent import shim
+from volt_agent.kernel import boot_ms
+
+FROZEN: Message = {"frozen": True}
+LINES_OF_A_WHILE = 300
 
 
 def test_helpers_in_other_sessions_end_before_the_exit_is_told(start: Start, tmp_path: Path) -> None:
@@ -59,36 +65,84 @@ def test_a_helper_that_never_ends_delays_the_exit_by_its_bound_only(start: Start
 
 def test_the_deadline_kills_what_nobody_extends(start: Start) -> None:
     one = start()
-    order(one, ["sleep", "60"], deadline_ms=shim.boot_ms() + 600)
-    assert read_all(one)[1:] == [ended(None, signal.SIGKILL, "deadline")]
+    order(one, ["sleep", "60"], deadline_ms=boot_ms() + 600, frozen_ms_max=300)
+    assert read_all(one)[1:] == [FROZEN, ended(None, signal.SIGKILL, "deadline")]
+
+
+def test_all_of_a_tree_stands_still_from_its_deadline_until_it_is_thawed(start: Start, tmp_path: Path) -> None:
+    """A shell, its child, and a daemon in a session of its own each count in a file."""
+    one, files = start(), [tmp_path / name for name in ("shell", "child", "daemon")]
+    count = "while :; do echo >> {}; echo on; sleep 0.01; done"
+    shell, child, daemon = (count.format(file) for file in files)
+    order(
+        one,
+        ["sh", "-c", f"(setsid sh -c '{daemon}' &) ; sh -c '{child}' & {shell}"],
+        deadline_ms=boot_ms() + 700,
+        frozen_ms_max=LONG_MS,
+    )
+    workload = psutil.Process(wait_started(one))
+    while read_one(one) != FROZEN:
+        pass
+    below = psutil.Process(one.pid).children(recursive=True)
+    assert {process.status() for process in below} <= {psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE}
+    counted = [file.stat().st_size for file in files]
+    assert all(counted)
+    tell(one, {"deadline_ms": boot_ms() + LONG_MS})
+    assert not ends_within(workload, 0.3)
+    assert [file.stat().st_size for file in files] == counted, "an extension thaws nothing"
+    tell(one, {"thaw_to_ms": boot_ms() + LONG_MS})
+    for _ in range(LINES_OF_A_WHILE):
+        assert read_one(one)["line"] == "on"
+    assert all(file.stat().st_size > size for file, size in zip(files, counted, strict=True))
+    tell(one, {"signal": "TERM", "grace_ms": 0})
+    assert read_all(one)[-1]["reason"] == "signalled"
+
+
+def test_leave_that_has_run_out_thaws_nothing(start: Start) -> None:
+    one = start()
+    order(one, ["sleep", "60"], deadline_ms=boot_ms() + 300, frozen_ms_max=600)
+    wait_started(one)
+    assert read_one(one) == FROZEN
+    tell(one, {"thaw_to_ms": boot_ms()})
+    assert read_all(one) == [ended(None, signal.SIGKILL, "deadline")]
+
+
+def test_what_is_frozen_gets_no_grace(start: Start) -> None:
+    one = start()
+    argv = ["sh", "-c", "trap 'echo ran on' TERM; echo ready; while :; do sleep 0.01; done"]
+    order(one, argv, deadline_ms=boot_ms() + 600, frozen_ms_max=LONG_MS)
+    wait_lines(one, "ready")
+    assert read_one(one) == FROZEN
+    tell(one, {"signal": "TERM", "grace_ms": LONG_MS})
+    assert read_all(one) == [ended(None, signal.SIGKILL, "signalled")]
 
 
 def test_an_extended_workload_outlives_its_first_deadline(start: Start) -> None:
     one = start()
-    order(one, ["sleep", "0.7"], deadline_ms=shim.boot_ms() + 600)
-    tell(one, {"deadline_ms": shim.boot_ms() + LONG_MS})
-    tell(one, {"deadline_ms": shim.boot_ms()})
+    order(one, ["sleep", "0.7"], deadline_ms=boot_ms() + 600)
+    tell(one, {"deadline_ms": boot_ms() + LONG_MS})
+    tell(one, {"deadline_ms": boot_ms()})
     assert read_all(one)[1:] == [ended(0, None, "exited")]
 
 
 def test_an_order_after_its_deadline_starts_nothing(start: Start, tmp_path: Path) -> None:
     one = start()
-    order(one, ["touch", str(tmp_path / "ran")], deadline_ms=shim.boot_ms())
+    order(one, ["touch", str(tmp_path / "ran")], deadline_ms=boot_ms())
     assert [message.get("failed") for message in read_all(one)] == ["deadline_passed"]
     assert not (tmp_path / "ran").exists()
 
 
 def test_an_extension_that_a_stopped_shim_reads_late_is_not_counted_from_then(start: Start) -> None:
     one = start()
-    order(one, ["sleep", "60"], deadline_ms=shim.boot_ms() + 600)
+    order(one, ["sleep", "60"], deadline_ms=boot_ms() + 600)
     workload = psutil.Process(wait_started(one))
     one.send_signal(signal.SIGSTOP)
-    extended_ms = shim.boot_ms() + 600
+    extended_ms = boot_ms() + 600
     tell(one, {"deadline_ms": extended_ms})
     assert not ends_within(workload, 0.7), "a shim that is stopped kills nothing"
     one.send_signal(signal.SIGCONT)
-    assert read_all(one) == [ended(None, signal.SIGKILL, "deadline")]
-    assert shim.boot_ms() < extended_ms + 500
+    assert read_all(one) == [FROZEN, ended(None, signal.SIGKILL, "deadline")]
+    assert boot_ms() < extended_ms + 500
 
 
 def test_stop_gives_the_workload_its_grace(start: Start) -> None:
@@ -158,7 +212,7 @@ def test_a_dead_agent_leaves_a_workload_that_runs_to_its_deadline_and_no_further
     agent.communicate()
     assert not ends_within(workload, 0.3)
     assert ends_within(workload, SECONDS_MAX)
-    assert shim.boot_ms() >= deadline_ms
+    assert boot_ms() >= deadline_ms
     assert all(ends_within(process, SECONDS_MAX) for process in [shim_process, *helpers])
 
 
@@ -167,7 +221,7 @@ import json, subprocess, sys, time
 shim = subprocess.Popen(sys.argv[1:], env={}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
 deadline_ms = time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000 + 1_200
 noise = "setsid sleep 60 & while :; do echo noise; sleep 0.01; done"
-order = {"argv": ["sh", "-c", noise], "env": {}, "cwd": "/", "deadline_ms": deadline_ms}
+order = {"argv": ["sh", "-c", noise], "env": {}, "cwd": "/", "deadline_ms": deadline_ms, "frozen_ms_max": 60_000}
 shim.stdin.write(json.dumps(order).encode() + b"\\n")
 shim.stdin.flush()
 pid = json.loads(shim.stdout.readline())["started"]
@@ -180,18 +234,18 @@ time.sleep(60)
 def test_an_agent_that_stands_still_does_not_keep_its_workload_alive(start: Start) -> None:
     """Nobody reads and nobody extends, but every pipe is open."""
     one = start()
-    order(one, ["yes"], deadline_ms=shim.boot_ms() + 600)
+    order(one, ["yes"], deadline_ms=boot_ms() + 600)
     workload = psutil.Process(wait_started(one))
     assert ends_within(workload, SECONDS_MAX)
     *lines, end = read_all(one)
-    assert {line["line"] for line in lines[:-1]} == {"y"}
+    assert {line["line"] for line in lines if "line" in line} == {"y"}
     assert end == ended(None, signal.SIGKILL, "deadline")
 
 
 def test_a_report_that_a_dead_agent_cannot_read_is_given_up(start: Start) -> None:
     """Its end of stdout is open in some other process."""
     one = start()
-    order(one, ["yes"], deadline_ms=shim.boot_ms() + 600)
+    order(one, ["yes"], deadline_ms=boot_ms() + 600)
     workload = psutil.Process(wait_started(one))
     assert one.stdin is not None
     one.stdin.close()
@@ -202,7 +256,7 @@ def test_a_report_that_a_dead_agent_cannot_read_is_given_up(start: Start) -> Non
 def test_a_stdout_that_nobody_reads_any_more_harms_nothing(start: Start, tmp_path: Path) -> None:
     one, done = start(), tmp_path / "done"
     os.mkfifo(done)
-    order(one, ["sh", "-c", f"seq 1 20000; echo done > {done}; sleep 60"], deadline_ms=shim.boot_ms() + 900)
+    order(one, ["sh", "-c", f"seq 1 20000; echo done > {done}; sleep 60"], deadline_ms=boot_ms() + 900)
     workload = psutil.Process(wait_started(one))
     assert one.stdout is not None
     one.stdout.close()

@@ -44,6 +44,7 @@ SMALL = Timing(
     beat_ms=5,
     fence_after_ms=20,
     lost_after_ms=26,
+    frozen_ms_max=1_000,
     tick_ms=1,
     prepare_ms_max=100,
     start_ms_max=100,

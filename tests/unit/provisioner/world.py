@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TypedDict, TypeVar
 
 from tests.support.effects import sound
-from volt.contracts.clusters import ClusterEvent, ClusterForming, Exit, Member, MemberJoined, MembersWanted
+from volt.contracts.clusters import BeatId, ClusterEvent, ClusterForming, Exit, Member, MemberJoined, MembersWanted
 from volt.contracts.ids import lease_id
 from volt.contracts.jobs import (
     JobAdmitted,
@@ -29,6 +29,7 @@ from volt.contracts.nodes import (
     ReportCleared,
     ReportEnded,
     ReportFailed,
+    ReportFrozen,
     ReportPrepared,
     ReportStarted,
 )
@@ -180,11 +181,22 @@ class World:
     def replace(self, node: str, number: int, rank: int) -> None:
         self.happen(self.replacement(node, number, rank))
 
-    def lost(self, node: str) -> NodeLost:
-        return NodeLost(account=provider_of(node), node=node, incarnation="i1", at_ms=self.now_ms, cause="silent")
+    def lost(self, node: str, sequence: int | None = None) -> NodeLost:
+        return NodeLost(
+            account=provider_of(node),
+            node=node,
+            incarnation="i1",
+            at_ms=self.now_ms,
+            cause="silent",
+            sequence=sequence,
+        )
 
     def lose(self, node: str) -> None:
         self.happen(self.lost(node))
+
+    def lose_after(self, node: str, sequence: int) -> None:
+        """The monitor's word on a silence after this beat."""
+        self.happen(self.lost(node, sequence))
 
     def revive(self, node: str) -> None:
         self.happen(NodeAlive(account=provider_of(node), node=node, incarnation="i2", at_ms=self.now_ms))
@@ -214,6 +226,9 @@ class World:
 
     def started(self, rank: int, generation: int | None = None) -> ReportStarted:
         return ReportStarted(**self._whose(rank, generation))
+
+    def frozen(self, rank: int, freeze: int, sequence: int, generation: int | None = None) -> ReportFrozen:
+        return ReportFrozen(**self._whose(rank, generation), freeze=freeze, beat=beat(sequence))
 
     def failed(self, rank: int, stage: FailureStage, generation: int | None = None) -> ReportFailed:
         return ReportFailed(**self._whose(rank, generation), stage=stage, message="no")
@@ -298,6 +313,11 @@ class World:
 
 def manifest_digest(rank: int, step: int, generation: int) -> str:
     return f"{generation:02x}{rank:02x}{step:060x}"
+
+
+def beat(sequence: int) -> BeatId:
+    """Of the incarnation whose loss `World.lost` tells."""
+    return BeatId(incarnation="i1", sequence=sequence)
 
 
 def code(value: int, local_rank: int = 0) -> Exit:
