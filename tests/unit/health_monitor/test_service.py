@@ -36,12 +36,12 @@ class Site:
         engine: Engine[State] = Engine(definition(EMBEDDED), self.bus, self.clock, EMBEDDED.tick_ms)
         watch = Watch(engine, self.bus, self.clock, lambda: self.reconnects)
         self.watch, self.engine = watch, engine
-        for name, run in (("engine", engine.run), ("follow", watch.follow), ("probe", watch.probe)):
-            self._tasks[name] = asyncio.create_task(run())
+        for run in (engine.run, watch.follow, watch.probe, watch.confirm):
+            self._tasks[run.__name__] = asyncio.create_task(run())
         await settle()
 
     async def kill_monitor(self) -> None:
-        await self._stop("engine", "follow", "probe")
+        await self._stop("run", "follow", "probe", "confirm")
 
     async def start_node(self, node: str, lease: str) -> None:
         self._tasks[node] = asyncio.create_task(self._beat(node, lease))
