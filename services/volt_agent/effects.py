@@ -102,9 +102,9 @@ class Keeper:
         self.desire(replace_struct(self.desired, phase="stop"))
 
     def extend(self, acknowledged_ms: int) -> None:
-        """The beat sent at this boot-time instant was acknowledged: the workload may run for F from then."""
+        """The beat sent at this boot-time instant was acknowledged: the workload may run for as long as it is good."""
         if self._workload is not None:
-            self._workload.extend(acknowledged_ms + self._node.settings.timing.fence_after_ms)
+            self._workload.extend(acknowledged_ms + self._node.heart.fence_after_ms)
 
     async def keep(self) -> None:
         """Takes steps until nothing is left of the lease and nobody asks for it. A bus that is away is waited for."""
@@ -205,7 +205,7 @@ class Keeper:
         output = Output(self._node.bus, self._node.id, desired)
         # The whole of F lies before a workload whose start takes a while.
         await self._node.heart.beat_now()
-        deadline_ms = self._node.heart.acknowledged_ms + self._node.settings.timing.fence_after_ms
+        deadline_ms = self._node.heart.acknowledged_ms + self._node.heart.fence_after_ms
         try:
             workload = self._workload = await self._node.runtime.start(
                 desired.lease, desired.generation, self._launches(desired), deadline_ms, output.take

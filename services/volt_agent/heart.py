@@ -37,6 +37,8 @@ class Heart:
         self._status = Status(change=1)
         self.acknowledged_ms = 0
         """When the last beat that is stored was sent, on the boot-time clock; 0 before the first."""
+        self.fence_after_ms = settings.timing.fence_after_ms
+        """How long that beat is good for."""
         self.stopped = False
         """Whether the beat process ended by itself: this agent no longer speaks for the node."""
         self._acknowledged_change = 0
@@ -100,7 +102,7 @@ class Heart:
         assert process.stdout is not None
         async for line in process.stdout:
             acknowledged = msgspec.json.decode(line, type=Acknowledged)
-            self.acknowledged_ms = acknowledged.sent_ms
+            self.acknowledged_ms, self.fence_after_ms = acknowledged.sent_ms, acknowledged.fence_after_ms
             self.on_acknowledged(acknowledged.sent_ms)
             async with self._heard:
                 self._acknowledged_change = acknowledged.change

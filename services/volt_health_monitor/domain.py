@@ -36,7 +36,7 @@ from volt_health_monitor.nodes import (
     verdict,
     with_start,
 )
-from volt_health_monitor.pace import fence_problem, runs_on_ms, stated_fence_ms
+from volt_health_monitor.pace import fence_problem, stated_fence_ms
 from volt_health_monitor.reliability import Record, recorded
 
 LEASES_PER_BEAT_MAX = 64
@@ -50,8 +50,6 @@ class Beats:
     sights: dict[NodeKey, Sight] = field(default_factory=dict)
     receipts: dict[NodeKey, int] = field(default_factory=dict)
     """When each node that may be alive was last heard of, the longest silent first."""
-    runs_on_ms: dict[NodeKey, int] = field(default_factory=dict)
-    """How long each of them may run on from there."""
     awaited: dict[NodeKey, int | None] = field(default_factory=dict)
     """Nodes that are on offer and have never beaten, and since when that is known; None until the next probe."""
     silences: dict[NodeKey, Silence] = field(default_factory=dict)
@@ -126,8 +124,7 @@ def observe_beat(state: State, beat: Heartbeat, at_ms: int, receipt_ms: int) -> 
     started = with_start(before.started if before is not None else (), beat.incarnation)
     fence_ms = stated_fence_ms(state.timing, beat)
     beats.sights[key] = Sight(beat.incarnation, beat.sequence, beats.read_ms, beat.leaving, started, running, fence_ms)
-    heard_ms = beats.receipts.pop(key, receipt_ms)
-    beats.runs_on_ms[key] = runs_on_ms(fence_ms, beats.runs_on_ms.get(key, 0), receipt_ms - heard_ms)
+    beats.receipts.pop(key, None)
     beats.receipts[key] = receipt_ms
     beats.silences.pop(key, None)
     beats.awaited.pop(key, None)
@@ -273,8 +270,8 @@ def _evolve_bid(state: State, event: BidEvent) -> None:
 
 def _lost_after_ms(state: State, key: NodeKey) -> int:
     """The node's L. One of which no beat was seen since the monitor's start may have the slowest pace ever told."""
-    known_ms = state.beats.runs_on_ms.get(key)
-    fence_ms = state.timing.at_level(state.level_max).fence_after_ms if known_ms is None else known_ms
+    sight = state.beats.sights.get(key)
+    fence_ms = state.timing.at_level(state.level_max).fence_after_ms if sight is None else sight.fence_ms
     return state.timing.lost_after_fence(fence_ms)
 
 

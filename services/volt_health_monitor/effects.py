@@ -55,7 +55,7 @@ def effects(state: State, at_ms: int) -> tuple[Event | Broken, ...]:
 
 
 def publications(state: State) -> tuple[Publication, ...]:
-    """The pace, for every agent; none as long as it is that of the profile and never was another."""
+    """The pace, for every agent, once it ever was another than that of the profile."""
     if not state.level_max:
         return ()
     pace = Pace(beat_ms=state.pace.beat_ms, fence_after_ms=state.pace.fence_after_ms)

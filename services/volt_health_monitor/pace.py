@@ -23,14 +23,6 @@ def stated_fence_ms(timing: Timing, beat: Heartbeat) -> int:
     return beat.fence_after_ms or timing.fence_after_ms
 
 
-def runs_on_ms(stated_ms: int, before_ms: int, apart_ms: int) -> int:
-    """How long the node may run on from a beat, when the one so long before it was good for `before_ms`.
-
-    What an agent has promised its workloads it does not take back: a shorter F counts once the longer has passed.
-    """
-    return max(stated_ms, before_ms - apart_ms)
-
-
 def fence_problem(timing: Timing, fence_after_ms: int) -> str | None:
     """What is wrong with what a beat states; None if nothing is."""
     longest_ms = timing.at_level(PACE_LEVEL_MAX).fence_after_ms

@@ -6,6 +6,7 @@ import msgspec
 
 from volt.contracts.messages import Event, Signal
 from volt.contracts.subjects import LOG_FLEET
+from volt.contracts.timing import PACE_LEVEL_MAX, Timing
 
 PaceLevel = Annotated[int, msgspec.Meta(ge=0, le=16)]
 
@@ -49,3 +50,8 @@ class Pace(Signal, frozen=True, kw_only=True):
 
     beat_ms: int
     fence_after_ms: int
+
+    def is_of(self, timing: Timing) -> bool:
+        """Whether it is one of the paces of this profile: nothing else is believed."""
+        levels = map(timing.at_level, range(PACE_LEVEL_MAX + 1))
+        return any((self.beat_ms, self.fence_after_ms) == (one.beat_ms, one.fence_after_ms) for one in levels)
