@@ -24,8 +24,8 @@ from volt.contracts.nodes import (
     ReportPrepared,
     ReportStarted,
 )
-from volt.contracts.streams import DESIRED
-from volt.contracts.subjects import DESIRED_FLEET, command_bid, command_report, heartbeats
+from volt.contracts.streams import DESIRED, HEARTBEATS
+from volt.contracts.subjects import DESIRED_FLEET, command_bid, command_report, desired, heartbeats
 from volt.contracts.timing import PROFILES, Timing
 from volt.runtime.nats import NatsBus
 from volt.runtime.ports import SequenceConflict
@@ -75,7 +75,7 @@ class Agents:
                 if sequence == 1:
                     await self._offer(name)
             except SequenceConflict:
-                last = await self._bus.last("HEARTBEATS", heartbeats(self._account, name))
+                last = await self._bus.last(HEARTBEATS.name, heartbeats(self._account, name))
                 last_seq, sequence = (last.seq, sequence + 1) if last else (0, sequence)
             except (BusUnavailable, TimeoutError):
                 pass
@@ -92,10 +92,10 @@ class Agents:
         await self._bus.publish(command_bid(self._account, name), encode(bid), message_id=bid.request_id)
 
     async def _follow(self) -> None:
-        desired: Decoder[Desired | Pace] = Decoder(Desired, Pace, bytes_max=DESIRED.message_bytes_max)
-        async for batch in self._bus.read(DESIRED.name, [f"desired.{self._account}.*", DESIRED_FLEET]):
+        decoder: Decoder[Desired | Pace] = Decoder(Desired, Pace, bytes_max=DESIRED.message_bytes_max)
+        async for batch in self._bus.read(DESIRED.name, [desired(self._account, "*"), DESIRED_FLEET]):
             for record in batch.records:
-                told = desired.decode(record.data)
+                told = decoder.decode(record.data)
                 if isinstance(told, Pace):
                     self._pace = told
                 elif told.node not in self.dead:

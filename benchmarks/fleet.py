@@ -32,7 +32,7 @@ STEADY_SECONDS = 10.0
 WAIT_SECONDS_MAX = 120.0
 POLL_SECONDS = 0.1
 BEATS_EACH = 120
-"""Ten minutes of them at the pace of a small fleet that is served."""
+"""So often a small fleet that is served beats in ten minutes; busy cores make it a few fewer."""
 
 
 async def measure(nodes: int) -> dict[str, object]:

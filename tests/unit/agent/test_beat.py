@@ -37,8 +37,9 @@ async def test_an_agent_beats_at_the_pace_of_the_fleet_and_takes_back_no_promise
             pace = Pace(beat_ms=told.beat_ms, fence_after_ms=told.fence_after_ms)
             for data in (b"junk", encode(Pace(beat_ms=1, fence_after_ms=10**9)), encode(pace)):
                 await world.bus.publish(DESIRED_FLEET, data)
-            while beater._pace != pace:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+            while beater._pace != pace:
+                await beater._changed.wait()
+                beater._changed.clear()
             await beater._beat()
             last = await world.bus.last(HEARTBEATS.name, SUBJECT)
             assert last is not None
