@@ -152,4 +152,5 @@ async def _all_alive(observer: Observer, count: int) -> None:
         events = [seen for seen in observer.all if isinstance(seen.entry.event, NodeAlive)]
         return events[-1] if len({getattr(seen.entry.event, "node", "") for seen in events}) == count else None
 
-    await observer.until(alive)
+    if count:
+        await observer.until(alive)

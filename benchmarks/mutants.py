@@ -100,7 +100,7 @@ def probe() -> None:
         state.beats.probe_receipt_ms = receipt_ms
         for key, heard_ms in state.beats.receipts.items():
             if sent_ms - heard_ms >= state.timing.lost_after_ms:
-                state.beats.silences[key] = "silent"
+                state.beats.silences[key] = "certain"
                 monitor._judge(state, key)
 
     def late(state: monitor.State, beat: Heartbeat, at_ms: int, receipt_ms: int) -> None:

@@ -3,6 +3,7 @@
 A cluster of two nodes whose processes start at once loses one node after the other: each kill takes an agent, its beat
 process and its workload. The killed node is started again with its state folder, and is the spare for a later kill. One
 kill before the first is not counted. Detection runs from the kill to `NodeLost`, recovery from there to `ClusterReady`.
+Then nodes are lost of a fleet of simulated agents (`fleet.py`), of a thousand without `--nodes`.
 """
 
 import argparse
@@ -11,6 +12,7 @@ import json
 import sys
 import time
 
+from benchmarks import fleet
 from benchmarks.figures import spread
 from benchmarks.market import Market, Seen, market
 from volt.cli.demo.farm import Site, kill_tree
@@ -82,8 +84,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--nodes", type=int, default=1_000)
     arguments = parser.parse_args()
-    figures = asyncio.run(measure(arguments.kills))
+    figures = asyncio.run(measure(arguments.kills)) if arguments.kills else {}
+    if arguments.nodes:
+        figures["fleet"] = asyncio.run(fleet.measure(arguments.nodes))
     print(json.dumps(figures) if arguments.json else json.dumps(figures, indent=2))
     return 0
 

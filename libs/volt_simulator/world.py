@@ -275,7 +275,7 @@ class World:
     def _make_services(self) -> tuple[Runnable, ...]:
         def beside(engine: Engine[MonitorState], link: Link, clock: Clock) -> tuple[Coroutine[None, None, None], ...]:
             watch = Watch(engine, link, clock, lambda: link.reconnects)
-            return (watch.follow(), watch.probe())
+            return (watch.follow(), watch.probe(), watch.confirm())
 
         made = (
             Service(BID_INTAKE, *self._for("bid-intake"), (ACCOUNT_COMMANDS, JOB_COMMANDS, BID_COMMANDS)),

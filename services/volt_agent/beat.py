@@ -1,21 +1,23 @@
 """The beat process, `python -m volt_agent.beat`: a process and a connection of its own, so that nothing delays it.
 
 The agent writes what it has on this process's stdin, one JSON line at every change and at every watchdog tick; this
-process publishes a heartbeat at every change and every `beat_ms`, one in flight, and writes a line on its stdout for
-each that was acknowledged. When the agent's loop stops ticking the beats stop; when stdin ends, so does the process.
+process publishes a heartbeat at every change and at the fleet's pace, one in flight, and writes a line on its stdout
+for each that was acknowledged. The beats stop when the agent stops ticking; the process ends with stdin.
 """
 
 import asyncio
+import random
 import sys
 
 import msgspec
 import structlog
 
 from volt.contracts.errors import BusUnavailable, MalformedMessage
+from volt.contracts.fleet import Pace
 from volt.contracts.messages import Decoder, encode
 from volt.contracts.nodes import Heartbeat, LeaseBeat
-from volt.contracts.streams import HEARTBEATS
-from volt.contracts.subjects import heartbeats
+from volt.contracts.streams import DESIRED, HEARTBEATS
+from volt.contracts.subjects import DESIRED_FLEET, heartbeats
 from volt.contracts.timing import WATCHDOG_TICK_MS
 from volt.runtime.nats import NatsBus
 from volt.runtime.ports import Record, SequenceConflict
@@ -26,6 +28,8 @@ from volt_agent.kernel import boot_ms
 MISSED_TICKS_MAX = 5
 """How many ticks of the agent's loop may be missing before no beat is sent. Workloads are not extended meanwhile, so
 beats of an agent that stands still only make its loss come later."""
+JITTER_MIN = 0.8
+"""A beat comes earlier by a share drawn anew each time, so that agents which started together do not beat together."""
 LAST_ATTEMPTS_MAX = 240
 LAST_RETRY_SECONDS = 0.5
 LINE_BYTES_MAX = 1024 * 1024
@@ -56,6 +60,8 @@ class Acknowledged(msgspec.Struct, frozen=True, kw_only=True):
     change: int
     sequence: int
     sent_ms: int
+    fence_after_ms: int
+    """How long it is good for from then, as it states itself."""
 
 
 class Beater:
@@ -65,20 +71,25 @@ class Beater:
         self._bus, self._settings = bus, settings
         self._subject = heartbeats(settings.account, settings.node)
         self._decoder: Decoder[Heartbeat] = Decoder(Heartbeat)
+        self._paces: Decoder[Pace] = Decoder(Pace)
         self._status = Status(change=0)
         self._ticked_ms = boot_ms()
         self._changed = asyncio.Event()
         self._sequence = 0
         self._last_seq = 0
         self._is_heard = True
+        self._good_until_ms = 0
+        timing = settings.timing
+        self._pace = Pace(beat_ms=timing.beat_ms, fence_after_ms=timing.fence_after_ms)
 
     async def run(self, lines: asyncio.StreamReader) -> None:
         """Beats until the agent closes the pipe. Raises IdentityTaken if another incarnation beats as this node."""
         async with asyncio.TaskGroup() as tasks:
-            beating = tasks.create_task(self._beat_on())
+            running = [tasks.create_task(self._beat_on()), tasks.create_task(self._follow_pace())]
             async for line in lines:
                 self._tick(msgspec.json.decode(line, type=Status))
-            beating.cancel()
+            for task in running:
+                task.cancel()
 
     def _tick(self, status: Status) -> None:
         self._ticked_ms = boot_ms()
@@ -93,10 +104,23 @@ class Beater:
             if boot_ms() - self._ticked_ms <= MISSED_TICKS_MAX * WATCHDOG_TICK_MS:
                 await self._beat()
             try:
-                async with asyncio.timeout(self._settings.timing.beat_ms / 1000):
+                async with asyncio.timeout(self._pace.beat_ms * random.uniform(JITTER_MIN, 1.0) / 1000):
                     await self._changed.wait()
             except TimeoutError:
                 continue
+
+    async def _follow_pace(self) -> None:
+        """Learns how often to beat. Until it has heard, an agent beats as its profile says: never too seldom."""
+        async for batch in self._bus.read(DESIRED.name, [DESIRED_FLEET]):
+            for record in batch.records:
+                try:
+                    pace = self._paces.decode(record.data)
+                except MalformedMessage as error:
+                    _log.warning("pace_unreadable", seq=record.seq, error=str(error))
+                    continue
+                if pace.is_of(self._settings.timing):
+                    self._pace = pace
+                    self._changed.set()  # The next beat is told of the new pace, and comes as soon as it says.
 
     async def _come_in(self) -> None:
         """Finds the place to go on from. Where another incarnation has beaten, waits until it surely is fenced.
@@ -105,7 +129,7 @@ class Beater:
         """
         record = await self._last()
         if record is not None and self._is_anothers(record):
-            await asyncio.sleep(self._settings.timing.fence_after_ms / 1000)
+            await asyncio.sleep(self._good_for_ms(record) / 1000)
             again = await self._last()
             if again is not None and again.seq != record.seq:
                 raise IdentityTaken(self._settings.node)
@@ -129,10 +153,12 @@ class Beater:
             sequence=self._sequence + 1,
             leases=status.leases,
             leaving=status.leaving,
+            # What was promised to the workloads is not taken back when the pace becomes faster: the beat says so.
+            fence_after_ms=max(self._pace.fence_after_ms, self._good_until_ms - sent_ms),
         )
         try:
             # An answer that takes half of F comes too late to be of use: the next beat is better than waiting.
-            async with asyncio.timeout(self._settings.timing.fence_after_ms / 2000):
+            async with asyncio.timeout(beat.fence_after_ms / 2000):
                 self._last_seq = await self._bus.publish(self._subject, encode(beat), expected_seq=self._last_seq)
         except SequenceConflict:
             await self._settle_conflict()
@@ -142,9 +168,12 @@ class Beater:
             self._hear(heard=False, error=repr(error))
             return
         self._hear(heard=True)
+        self._good_until_ms = sent_ms + beat.fence_after_ms
         self._sequence += 1
-        line = msgspec.json.encode(Acknowledged(change=status.change, sequence=self._sequence, sent_ms=sent_ms))
-        sys.stdout.buffer.write(line + b"\n")
+        heard = Acknowledged(
+            change=status.change, sequence=self._sequence, sent_ms=sent_ms, fence_after_ms=beat.fence_after_ms
+        )
+        sys.stdout.buffer.write(msgspec.json.encode(heard) + b"\n")
         sys.stdout.buffer.flush()
 
     async def _settle_conflict(self) -> None:
@@ -167,6 +196,11 @@ class Beater:
             _log.info("beats_acknowledged_again")
         else:
             _log.warning("beats_unacknowledged", error=error)
+
+    def _good_for_ms(self, record: Record) -> int:
+        """How long whoever sent this beat may run on from it. One that nobody can read is from nobody."""
+        stated_ms = self._decoder.decode(record.data).fence_after_ms
+        return stated_ms or self._settings.timing.fence_after_ms
 
     def _is_anothers(self, record: Record) -> bool:
         try:

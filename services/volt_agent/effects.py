@@ -90,7 +90,7 @@ class Keeper:
         self.desire(replace_struct(self.desired, phase="stop"))
 
     def extend(self, acknowledged_ms: int) -> None:
-        """The beat sent at this boot-time instant was acknowledged: the workload may run for F from then.
+        """The beat sent at this boot-time instant was acknowledged: the workload may run for as long as it is good.
 
         Not if the node had been fenced before: others may have taken its place without its knowing.
         """
@@ -98,7 +98,7 @@ class Keeper:
             self._fences = self._node.heart.fences
             self._fence()
         elif self._workload is not None and not isinstance(self.local, Frozen):
-            self._workload.extend(acknowledged_ms + self._node.settings.timing.fence_after_ms)
+            self._workload.extend(acknowledged_ms + self._node.heart.fence_after_ms)
 
     async def keep(self) -> None:
         """Takes steps until nothing is left of the lease and nobody asks for it. A bus that is away is waited for."""
@@ -198,7 +198,7 @@ class Keeper:
         if self.local != prepared or self._node.heart.is_fenced:
             self._unprepare()
             return
-        deadline_ms = self._node.heart.acknowledged_ms + self._node.settings.timing.fence_after_ms
+        deadline_ms = self._node.heart.acknowledged_ms + self._node.heart.fence_after_ms
         try:
             workload = self._workload = await self._node.runtime.start(
                 desired.lease, desired.generation, self._launches(desired), deadline_ms, output.take
@@ -257,7 +257,7 @@ class Keeper:
         if heart.is_fenced:
             raise BusUnavailable("no beat is acknowledged")
         if self._workload is not None:
-            self._workload.thaw(heart.acknowledged_ms + self._node.settings.timing.fence_after_ms)
+            self._workload.thaw(heart.acknowledged_ms + heart.fence_after_ms)
         self._become(Running(local.generation, local.is_started))
 
     async def _publish_to_the_end(self, workload: Workload, output: Output) -> tuple[RankExit, ...]:

@@ -43,6 +43,8 @@ class Heart:
         """Of that beat."""
         self.fences = 0
         """How often F had passed before the next beat was known to be stored."""
+        self.fence_after_ms = settings.timing.fence_after_ms
+        """How long that beat is good for."""
         self.stopped = False
         """Whether the beat process ended by itself: this agent no longer speaks for the node."""
         self._acknowledged_change = 0
@@ -52,7 +54,7 @@ class Heart:
     @property
     def is_fenced(self) -> bool:
         """Whether F has passed since the last beat that is stored: the node may be lost to its jobs."""
-        return boot_ms() > self.acknowledged_ms + self._settings.timing.fence_after_ms
+        return boot_ms() > self.acknowledged_ms + self.fence_after_ms
 
     @property
     def beat(self) -> BeatId:
@@ -126,6 +128,7 @@ class Heart:
             if self.acknowledged_ms and self.is_fenced:
                 self.fences += 1
             self.acknowledged_ms, self.sequence = acknowledged.sent_ms, acknowledged.sequence
+            self.fence_after_ms = acknowledged.fence_after_ms
             self.on_acknowledged(acknowledged.sent_ms)
             async with self._heard:
                 self._acknowledged_change = acknowledged.change

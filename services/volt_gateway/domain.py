@@ -13,18 +13,29 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from volt.contracts import bids, clusters, jobs, ledger, nodes
+from volt.contracts import bids, clusters, fleet, jobs, ledger, nodes
 from volt.contracts.http import NodeState, StatementLine
 from volt.contracts.http_market import PricePoint
 from volt.contracts.log import Entry
 from volt.contracts.market import Gang, MarketCleared
 from volt.contracts.messages import Event, encode
-from volt.contracts.subjects import ALL_ACCOUNTS, ALL_BIDS, ALL_CLUSTERS, ALL_JOBS, ALL_NODES, LOG_LEDGER, LOG_MARKET
+from volt.contracts.subjects import (
+    ALL_ACCOUNTS,
+    ALL_BIDS,
+    ALL_CLUSTERS,
+    ALL_JOBS,
+    ALL_NODES,
+    LOG_FLEET,
+    LOG_LEDGER,
+    LOG_MARKET,
+)
 from volt.contracts.units import format_usd
 from volt_gateway import lifecycle
 from volt_gateway.entities import (
     ALL_OFFERS,
+    FLEET_DOC,
     Account,
+    Fleet,
     Job,
     Key,
     Node,
@@ -48,7 +59,7 @@ from volt_gateway.entities import (
 )
 from volt_gateway.timeline import happenings
 
-READS = (ALL_ACCOUNTS, ALL_JOBS, ALL_BIDS, LOG_MARKET, ALL_CLUSTERS, ALL_NODES, LOG_LEDGER)
+READS = (ALL_ACCOUNTS, ALL_JOBS, ALL_BIDS, LOG_MARKET, ALL_CLUSTERS, ALL_NODES, LOG_FLEET, LOG_LEDGER)
 """All of `LOG` but cover, which no view shows."""
 
 REFUSED_PER_ACCOUNT_MAX = 64
@@ -81,6 +92,8 @@ def touched(event: Event) -> Iterator[str]:
                 yield node_doc(event.node)
         case bids.BidEvent() | nodes.NodeEvent():
             yield from (node_doc(event.node), presence_doc(event.account, event.node))
+        case fleet.FleetEvent():
+            yield FLEET_DOC
         case MarketCleared(gangs=gangs):
             yield from (job_doc(gang.job) for gang in gangs)
             yield from (job_doc(one.job) for one in event.waiting)
@@ -106,6 +119,8 @@ def evolve(views: Views, entry: Entry) -> None:
             _bid(views, event)
         case nodes.NodeEvent() as event:
             _node(views, event)
+        case fleet.FleetEvent() as event:
+            _fleet(views, event)
         case MarketCleared() as event:
             _market(views, event, entry.seq)
         case clusters.ClusterEvent() as event:
@@ -201,6 +216,7 @@ def _bid(views: Views, event: bids.BidEvent) -> None:
 
 def _node(views: Views, event: nodes.NodeEvent) -> None:
     state: NodeState
+    lost_by: nodes.LostCause | None = None
     before = views.documents.get(presence_doc(event.account, event.node))
     reliability = before.reliability_permille if isinstance(before, Presence) else 1_000
     match event:
@@ -208,14 +224,23 @@ def _node(views: Views, event: nodes.NodeEvent) -> None:
             state, reliability = "alive", event.reliability_permille
         case nodes.NodeUnknown():
             state = "unknown"
-        case nodes.NodeLost():
-            state = "lost"
+        case nodes.NodeLost(cause=cause):
+            state, lost_by = "lost", cause
         case _:
             raise AssertionError(f"no state of a node in {type(event).__name__}")
-    views.documents[presence_doc(event.account, event.node)] = Presence(state=state, reliability_permille=reliability)
+    presence = Presence(state=state, reliability_permille=reliability, lost_by=lost_by)
+    views.documents[presence_doc(event.account, event.node)] = presence
     node = _node_of(views, event.node)
     if node.provider == event.account:
         _rank_offers(views, node, node)
+
+
+def _fleet(views: Views, event: fleet.FleetEvent) -> None:
+    match event:
+        case fleet.LossesHeld():
+            views.documents[FLEET_DOC] = Fleet(held_at_ms=event.at_ms, silent=event.silent, watched=event.watched)
+        case fleet.LossesReleased():
+            views.documents[FLEET_DOC] = Fleet()
 
 
 def _rank_offers(views: Views, before: Node, node: Node) -> None:

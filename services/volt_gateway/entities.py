@@ -4,6 +4,7 @@ key        the account that an HTTP key belongs to, under the key's SHA-256
 account    when it was opened, and which of its commands were refused
 job        a buyer's job, from the answer to its request to its bill
 node       what a node offers, and which of its GPUs are leased
+fleet      whether the losses of nodes are held
 presence   whether a node's beats arrive, as said by the account that its agent speaks for
 """
 
@@ -26,8 +27,10 @@ from volt.contracts.http_market import PRICES_MAX
 from volt.contracts.ledger import BillLine
 from volt.contracts.market import Quote as MarketQuote
 from volt.contracts.market import Waiting
+from volt.contracts.nodes import LostCause
 
 ALL_OFFERS = "offers"
+FLEET_DOC = "fleet"
 
 JOBS_ENDED: frozenset[JobState] = frozenset({"rejected", "unfunded", "expired", "released", "closed"})
 """States out of which a job comes to no cluster any more."""
@@ -51,6 +54,15 @@ class Account(Document, frozen=True, kw_only=True):
 class Presence(Document, frozen=True, kw_only=True):
     state: NodeState
     reliability_permille: int = 1_000
+    lost_by: LostCause | None = None
+
+
+class Fleet(Document, frozen=True, kw_only=True):
+    """All nodes together. `held_at_ms` is None while losses are said as they are found."""
+
+    held_at_ms: int | None = None
+    silent: int = 0
+    watched: int = 0
 
 
 class Quote(Document, frozen=True, kw_only=True):
@@ -147,7 +159,7 @@ class Job(Document, frozen=True, kw_only=True):
         return self.state not in JOBS_ENDED and self.exhausted_at_ms is None
 
 
-Stored: TypeAlias = Key | Account | Presence | Node | Job | Quote
+Stored: TypeAlias = Key | Account | Fleet | Presence | Node | Job | Quote
 
 
 def key_doc(sha256: str) -> str:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from volt.contracts.bids import ChangeBid, WithdrawBid
-from volt.contracts.errors import BusUnavailable, NotFound, Reason, Refused, Unauthorized
+from volt.contracts.errors import BusUnavailable, NotFound, Reason, Refused, Unauthorized, Unavailable
 from volt.contracts.http import Health
 from volt.contracts.ids import digest, is_id, job_id, key_sha256, quote_id
 from volt.contracts.jobs import ReleaseJob, RequestJob, RequestQuote, ScaleJob
@@ -18,8 +18,10 @@ from volt.contracts.subjects import LOG_LEDGER, command_bid, command_job
 from volt.runtime.ports import Bus
 from volt.runtime.telemetry import producing, trace_headers
 from volt_gateway.entities import (
+    FLEET_DOC,
     JOBS_ENDED,
     Account,
+    Fleet,
     Job,
     Key,
     Node,
@@ -163,7 +165,9 @@ class Gateway:
     async def health(self) -> Health:
         """Whether bus and views answer."""
         bus, (views, seq) = await asyncio.gather(self._bus_health(), self._views_health())
-        return Health(status="ok" if bus == views == "ok" else "unavailable", bus=bus, views=views, seq=seq)
+        held = await self._losses_held() if views == "ok" else ""
+        is_ok = bus == views == "ok"
+        return Health(status="ok" if is_ok else "unavailable", bus=bus, views=views, seq=seq, losses_held=held)
 
     @contextmanager
     def stream_of(self, account: str) -> Iterator[None]:
@@ -220,6 +224,16 @@ class Gateway:
         except (TimeoutError, BusUnavailable):
             return BusUnavailable.code
         return "ok"
+
+    async def _losses_held(self) -> str:
+        """Why no silent node is called lost at present. The views may go away meanwhile, which the next look says."""
+        try:
+            fleet = (await self.views.documents([FLEET_DOC])).get(FLEET_DOC)
+        except Unavailable:
+            return ""
+        if not isinstance(fleet, Fleet) or fleet.held_at_ms is None:
+            return ""
+        return f"{fleet.silent} of {fleet.watched} nodes fell silent at once; none is called lost until that is sure"
 
     async def _views_health(self) -> tuple[str, int]:
         try:

@@ -18,6 +18,7 @@ from volt.contracts.http_market import (
 )
 from volt.contracts.jobs import RELIABILITY_PERMILLE_MAX
 from volt.contracts.ledger import FEE_BASIS_POINTS
+from volt.contracts.nodes import LostCause
 from volt.contracts.units import BASIS_POINTS, format_usd
 from volt_gateway.entities import (
     Job,
@@ -34,6 +35,13 @@ from volt_gateway.views import ViewStore
 
 SCAN_NODES = 500
 SCANNED_NODES_MAX = 20_000
+
+
+_LOST_BY: dict[LostCause, str] = {
+    "silent": "its heartbeats stopped",
+    "left": "its agent was stopped",
+    "never_beat": "no heartbeat came in time after its bid",
+}
 
 
 class Lot(NamedTuple):
@@ -137,6 +145,7 @@ def _bids(node: Node, presence: Presence | None) -> Iterator[Bid]:
             tier=node.tier,
             runtime=node.runtime,
             place=node.place,
+            reason=_LOST_BY[presence.lost_by] if presence and presence.lost_by else "",
         )
 
 

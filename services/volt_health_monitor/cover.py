@@ -1,7 +1,7 @@
 """Cover: the stretches of stream time that running leases' beats account for, and how they come into the log.
 
-A chain of beats of one incarnation that all report a lease's generation running, none further from the next than
-`cover_gap_ms`, covers what lies between its first and its last. What is found below the watermark is recorded once,
+A chain of beats of one incarnation that all report a lease's generation running, each of them followed by the next
+while it is good, covers what lies between its first and its last. What is found below the watermark is recorded once,
 clipped to it, and then the watermark moves; it moves in whole flush periods, so that a recording that takes several
 messages has one end. It moves only while a job is open: from its first gang until it is covered past its end.
 
@@ -150,9 +150,9 @@ class Cover:
             del self.over[next(iter(self.over))]
 
 
-def running_since(beat: Heartbeat, at_ms: int, before: Sight | None, gap_ms: int) -> Mapping[Tenure, int]:
+def running_since(beat: Heartbeat, at_ms: int, before: Sight | None) -> Mapping[Tenure, int]:
     """Since when each lease that the beat reports running has been covered without a break."""
-    goes_on = before is not None and before.incarnation == beat.incarnation and at_ms - before.at_ms <= gap_ms
+    goes_on = before is not None and before.incarnation == beat.incarnation and at_ms - before.at_ms <= before.fence_ms
     since = before.running if before is not None and goes_on else {}
     tenures = ((lease.lease, lease.generation) for lease in beat.leases if lease.state == "running")
     return {tenure: since.get(tenure, at_ms) for tenure in tenures}

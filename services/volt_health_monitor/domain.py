@@ -4,21 +4,27 @@ The log says what each node is (`nodes.py`) and what is recorded of cover (`cove
 long a node has been silent is counted on the monitor's own monotonic clock, from the reading of its last beat; and it
 is judged only when one of the monitor's own probes is read back, since then everything stored before the probe has been
 read too. A bus that is away, a reader that lags or a monitor that stood still bring no probe back in time, so that
-nobody is judged by them: the counting begins afresh.
+nobody is judged by them: the counting begins afresh. A node that has been silent for its L is lost when the leader of
+the beat stream has no newer beat of it either (`unconfirmed`, `confirm`), and the brake does not hold (`brake.py`).
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from volt.contracts.bids import BidAccepted, BidEvent, BidWithdrawn
 from volt.contracts.clusters import ClusterEvent, ClusterReleased
+from volt.contracts.fleet import FleetEvent, PaceSet
 from volt.contracts.ledger import JobClosed, LedgerEvent
 from volt.contracts.log import Entry
 from volt.contracts.market import MarketCleared
-from volt.contracts.nodes import BeatsCovered, Heartbeat, NodeEvent
+from volt.contracts.nodes import BeatsCovered, Heartbeat, NodeEvent, NodeLost
 from volt.contracts.timing import Timing
+from volt_health_monitor.brake import Brake, Fall, evolve_brake, lose_steadiness, observe_silence
 from volt_health_monitor.cover import Cover, Finding, running_since
 from volt_health_monitor.nodes import (
     UNSEEN,
     Alive,
+    Lost,
     NodeKey,
     NodeState,
     Sight,
@@ -30,6 +36,7 @@ from volt_health_monitor.nodes import (
     verdict,
     with_start,
 )
+from volt_health_monitor.pace import fence_problem, stated_fence_ms
 from volt_health_monitor.reliability import Record, recorded
 
 LEASES_PER_BEAT_MAX = 64
@@ -43,6 +50,8 @@ class Beats:
     sights: dict[NodeKey, Sight] = field(default_factory=dict)
     receipts: dict[NodeKey, int] = field(default_factory=dict)
     """When each node that may be alive was last heard of, the longest silent first."""
+    awaited: dict[NodeKey, int | None] = field(default_factory=dict)
+    """Nodes that are on offer and have never beaten, and since when that is known; None until the next probe."""
     silences: dict[NodeKey, Silence] = field(default_factory=dict)
     called_for: dict[NodeKey, None] = field(default_factory=dict)
     """Nodes of which the log should say something else than it does."""
@@ -60,11 +69,22 @@ class State:
     nodes: dict[NodeKey, NodeState] = field(default_factory=dict)
     records: dict[NodeKey, Record] = field(default_factory=dict)
     cover: Cover = field(default_factory=Cover)
+    brake: Brake = field(default_factory=Brake)
+    level: int = 0
+    """The pace that agents are told."""
+    level_max: int = 0
+    """The slowest that they ever were told."""
     beats: Beats = field(default_factory=Beats)
 
     @property
     def unknown_after_ms(self) -> int:
+        """How long nobody is judged, whatever their pace."""
         return self.timing.lost_after_ms // 2
+
+    @property
+    def pace(self) -> Timing:
+        """The periods that agents are told."""
+        return self.timing.at_level(self.level)
 
 
 def evolve(state: State, entry: Entry) -> None:
@@ -74,6 +94,10 @@ def evolve(state: State, entry: Entry) -> None:
             _evolve_node(state, event)
         case BeatsCovered() as event:
             state.cover.record(event)
+        case FleetEvent() as event:
+            _evolve_fleet(state, event)
+        case BidEvent() as event:
+            _evolve_bid(state, event)
         case MarketCleared(gangs=gangs):
             for gang in gangs:
                 state.cover.grant(gang)
@@ -94,21 +118,23 @@ def observe_beat(state: State, beat: Heartbeat, at_ms: int, receipt_ms: int) -> 
     before = beats.sights.get(key)
     if is_stale(beat, beats.read_ms, before, state.nodes.get(key, UNSEEN)):
         return
-    running = running_since(beat, beats.read_ms, before, state.timing.cover_gap_ms)
+    running = running_since(beat, beats.read_ms, before)
     if before is not None:
         state.cover.break_chains(key, before, running)
     started = with_start(before.started if before is not None else (), beat.incarnation)
-    beats.sights[key] = Sight(beat.incarnation, beat.sequence, beats.read_ms, beat.leaving, started, running)
+    fence_ms = stated_fence_ms(state.timing, beat)
+    beats.sights[key] = Sight(beat.incarnation, beat.sequence, beats.read_ms, beat.leaving, started, running, fence_ms)
     beats.receipts.pop(key, None)
     beats.receipts[key] = receipt_ms
     beats.silences.pop(key, None)
+    beats.awaited.pop(key, None)
     _judge(state, key)
 
 
 def observe_probe(state: State, sent_ms: int, at_ms: int, receipt_ms: int) -> None:
     """Learns that its own probe, sent at `sent_ms` of the monotonic clock, was stored at `at_ms` and read back.
 
-    Everything that was stored before it has been read. A node from which nothing came for L up to `sent_ms` is lost.
+    Everything that was stored before it has been read. A node from which nothing came for L up to `sent_ms` is silent.
     """
     beats = state.beats
     observe_time(state, at_ms)
@@ -116,11 +142,10 @@ def observe_probe(state: State, sent_ms: int, at_ms: int, receipt_ms: int) -> No
     if last_ms is None or receipt_ms - last_ms > state.unknown_after_ms:
         _count_afresh(state, receipt_ms)
         return
-    for key, heard_ms in beats.receipts.items():
-        if sent_ms - heard_ms < state.unknown_after_ms:
-            break
-        beats.silences[key] = "silent" if sent_ms - heard_ms >= state.timing.lost_after_ms else "unknown"
-        _judge(state, key)
+    falls = tuple(_fall_silent(state, sent_ms))
+    _await_first_beats(state, sent_ms, receipt_ms)
+    observe_silence(state.brake, falls, len(beats.receipts), sent_ms, receipt_ms)
+    _judge_silent(state)
 
 
 def observe_time(state: State, at_ms: int) -> None:
@@ -131,56 +156,150 @@ def observe_time(state: State, at_ms: int) -> None:
 def lose_sight(state: State) -> None:
     """The bus was away: nobody is judged until a probe has been read back, and then silence counts afresh."""
     state.beats.probe_receipt_ms = None
+    lose_steadiness(state.brake)
+
+
+def unconfirmed(state: State) -> tuple[tuple[NodeKey, Sight | None], ...]:
+    """The nodes that would be lost if the leader of the beat stream had no newer beat of them than the one seen."""
+    if state.brake.holds or state.beats.probe_receipt_ms is None:
+        return ()
+    silent = (key for key, silence in state.beats.silences.items() if silence == "silent")
+    return tuple((key, state.beats.sights.get(key)) for key in silent)
+
+
+def confirm(state: State, key: NodeKey, seen: Sight | None) -> None:
+    """Learns that the leader of the beat stream had nothing newer of the node than this sight."""
+    if state.beats.silences.get(key) == "silent" and state.beats.sights.get(key) == seen:
+        state.beats.silences[key] = "certain"
+        _judge(state, key)
+
+
+def cancel(state: State, key: NodeKey, receipt_ms: int) -> None:
+    """Learns that the leader has a newer beat of the node, which is still to be read: its silence begins afresh."""
+    if state.beats.silences.pop(key, None) is None:
+        return
+    if key in state.beats.awaited:
+        state.beats.awaited[key] = receipt_ms
+    if state.beats.receipts.pop(key, None) is not None:
+        state.beats.receipts[key] = receipt_ms
+    _judge(state, key)
 
 
 def read_from_ms(state: State) -> int:
     """The stream's time from which beats have to be read: where they were left, or what cover still needs of them.
 
-    That is twice the gap before the watermark: once for the beats from which cover goes on across it, and once more
-    for those by which a repeated one of them is known.
+    That is twice the longest gap before the watermark: once for the beats from which cover goes on across it, and once
+    more for those by which a repeated one of them is known.
     """
     if state.beats.read_ms:
         return state.beats.read_ms
-    return max(0, state.cover.complete_to_ms - 2 * state.timing.cover_gap_ms)
+    return max(0, state.cover.complete_to_ms - 2 * state.timing.at_level(state.level_max).cover_gap_ms)
 
 
 def probe_after_ms(state: State, now_ms: int) -> int:
     """How long to wait with the next probe: a beat's period, or less if somebody is about to be silent too long."""
     heard_ms = next(iter(state.beats.receipts.values()), now_ms)
-    dues = (heard_ms + state.unknown_after_ms, heard_ms + state.timing.lost_after_ms)
+    lost_after_ms = state.pace.lost_after_ms
+    dues = (heard_ms + lost_after_ms // 2, heard_ms + lost_after_ms)
     soonest_ms = min((due_ms - now_ms for due_ms in dues if due_ms > now_ms), default=state.timing.beat_ms)
     return min(max(soonest_ms, state.timing.tick_ms), state.timing.beat_ms)
 
 
 def verdict_on(state: State, key: NodeKey) -> Verdict | None:
-    """What the log should say of the node and does not."""
-    return verdict(state.nodes.get(key, UNSEEN), state.beats.sights.get(key), state.beats.silences.get(key))
+    """What the log should say of the node and does not. While the brake holds, no silence is certain."""
+    silence = state.beats.silences.get(key)
+    if silence == "certain" and state.brake.holds:
+        silence = "silent"
+    return verdict(state.nodes.get(key, UNSEEN), state.beats.sights.get(key), silence)
 
 
 def finding(state: State) -> Finding | None:
-    """The cover to record now. Beats complete it up to `cover_gap_ms` before the last that was read."""
+    """The cover to record now. Beats complete it up to the longest gap before the last that was read."""
     period_ms = state.timing.cover_flush_ms
-    complete_ms = state.beats.read_ms - state.timing.cover_gap_ms
+    sights = (state.beats.sights.get(key) for key in state.cover.holders.values())
+    gap_ms = max((sight.fence_ms for sight in sights if sight is not None), default=0)
+    complete_ms = state.beats.read_ms - max(gap_ms, state.timing.cover_gap_ms)
     return state.cover.finding(complete_ms // period_ms * period_ms, state.beats.sights)
 
 
-def beat_problem(beat: Heartbeat) -> str | None:
+def beat_problem(timing: Timing, beat: Heartbeat) -> str | None:
     """What is wrong with a beat that is well formed: it comes from a stranger."""
     if len(beat.leases) > LEASES_PER_BEAT_MAX:
         return f"{len(beat.leases)} leases; at most {LEASES_PER_BEAT_MAX}"
     if any(not 0 < lease.generation <= GENERATION_MAX for lease in beat.leases):
         return f"a generation is not between 1 and {GENERATION_MAX}"
-    return None
+    return fence_problem(timing, beat.fence_after_ms)
 
 
 def _evolve_node(state: State, event: NodeEvent) -> None:
     key = NodeKey(event.account, event.node)
     node = state.nodes[key] = after(state.nodes.get(key, UNSEEN), event)
     state.records[key] = recorded(state.records.get(key, Record()), event)
-    if not isinstance(node, Alive | Unknown):
-        state.beats.receipts.pop(key, None)
+    state.beats.awaited.pop(key, None)
+    if isinstance(node, Lost):
+        heard_ms = state.beats.receipts.pop(key, None)
+        if heard_ms is not None and isinstance(event, NodeLost) and event.cause == "silent":
+            state.brake.fallen[key] = Fall(heard_ms, _lost_after_ms(state, key))
         state.beats.silences.pop(key, None)
+    else:
+        state.brake.fallen.pop(key, None)
     _judge(state, key)
+
+
+def _evolve_fleet(state: State, event: FleetEvent) -> None:
+    evolve_brake(state.brake, event)
+    if isinstance(event, PaceSet):
+        state.level, state.level_max = event.level, max(state.level_max, event.level)
+    if state.brake.holds:
+        # What was certain before is looked at again when the brake has ended.
+        certain = [key for key, silence in state.beats.silences.items() if silence == "certain"]
+        state.beats.silences.update(dict.fromkeys(certain, "silent"))
+    _judge_silent(state)
+
+
+def _evolve_bid(state: State, event: BidEvent) -> None:
+    key = NodeKey(event.account, event.node)
+    match event:
+        case BidAccepted() if key not in state.nodes and key not in state.beats.sights:
+            state.beats.awaited.setdefault(key)
+        case BidWithdrawn():
+            state.beats.awaited.pop(key, None)
+        case _:
+            pass
+
+
+def _lost_after_ms(state: State, key: NodeKey) -> int:
+    """The node's L. One of which no beat was seen since the monitor's start may have the slowest pace ever told."""
+    sight = state.beats.sights.get(key)
+    fence_ms = state.timing.at_level(state.level_max).fence_after_ms if sight is None else sight.fence_ms
+    return state.timing.lost_after_fence(fence_ms)
+
+
+def _fall_silent(state: State, sent_ms: int) -> Iterator[Fall]:
+    """Counts silence up to `sent_ms`, and yields when each silent node was last heard of."""
+    for key, heard_ms in state.beats.receipts.items():
+        silent_ms = sent_ms - heard_ms
+        if silent_ms < state.unknown_after_ms:
+            return
+        lost_after_ms = _lost_after_ms(state, key)
+        if silent_ms < lost_after_ms // 2:
+            continue
+        if state.beats.silences.get(key) != "certain":
+            state.beats.silences[key] = "silent" if silent_ms >= lost_after_ms else "unknown"
+        yield Fall(heard_ms, lost_after_ms)
+
+
+def _await_first_beats(state: State, sent_ms: int, receipt_ms: int) -> None:
+    for key, since_ms in state.beats.awaited.items():
+        if since_ms is None:
+            state.beats.awaited[key] = receipt_ms
+        elif sent_ms - since_ms >= state.timing.first_beat_ms_max:
+            state.beats.silences.setdefault(key, "silent")
+
+
+def _judge_silent(state: State) -> None:
+    for key in state.beats.silences:
+        _judge(state, key)
 
 
 def _judge(state: State, key: NodeKey) -> None:
@@ -193,6 +312,9 @@ def _judge(state: State, key: NodeKey) -> None:
 def _count_afresh(state: State, receipt_ms: int) -> None:
     living = (key for key, node in state.nodes.items() if isinstance(node, Alive | Unknown))
     state.beats.receipts = dict.fromkeys((*living, *state.beats.receipts), receipt_ms)
+    state.beats.awaited = dict.fromkeys(state.beats.awaited, receipt_ms)
+    lose_steadiness(state.brake)
+    state.brake.steady_since_ms = receipt_ms
     silent, state.beats.silences = state.beats.silences, {}
     for key in silent:
         _judge(state, key)

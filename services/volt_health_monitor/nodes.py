@@ -1,10 +1,11 @@
 """The states of a node, and what its beats and its silence call for.
 
     Unseen ──NodeAlive──▶ Alive ──NodeUnknown──▶ Unknown ──NodeLost──▶ Lost
-                          │ │ ▲                     │                    │
-                          │ │ └──────NodeAlive──────┴────────────────────┘
-                          │ └──NodeAlive of a new incarnation──▶ Alive
-                          └──NodeLost──▶ Lost
+      │                   │ │ ▲                     │                   │ ▲
+      │                   │ │ └──────NodeAlive──────┴───────────────────┘ │
+      │                   │ └──NodeAlive of a new incarnation──▶ Alive    │
+      │                   └──NodeLost──▶ Lost                             │
+      └──NodeLost, when its bid has waited for a beat for too long────────┘
 
 The log holds the states; beats, silence and departures are seen beside it, and are answered by its next event.
 """
@@ -17,10 +18,10 @@ from volt.contracts.nodes import Heartbeat, NodeAlive, NodeEvent, NodeLost, Node
 
 INCARNATIONS_REMEMBERED_MAX = 8
 
-Silence = Literal["unknown", "silent"]
-"""Half of L without a beat, or all of it."""
+Silence = Literal["unknown", "silent", "certain"]
+"""Half of L without a beat, or all of it; or all of it, and the leader of the beat stream has no newer one either."""
 
-Verdict = Literal["alive", "unknown", "silent", "left"]
+Verdict = Literal["alive", "unknown", "silent", "left", "never_beat"]
 
 Tenure = tuple[str, int]
 """A lease and its generation."""
@@ -44,6 +45,8 @@ class Sight(NamedTuple):
     """The incarnations that were seen, by their start."""
     running: Mapping[Tenure, int]
     """Since when each lease that runs has been covered without a break."""
+    fence_ms: int
+    """How long it states that the node runs on."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,8 @@ def after(node: NodeState, event: NodeEvent) -> NodeState:
     match node, event:
         case Unseen(), NodeAlive():
             return Alive((event.incarnation,), event.at_ms)
+        case Unseen(), NodeLost(cause="never_beat"):
+            return Lost((event.incarnation,), event.at_ms, event.at_ms)
         case Alive(), NodeAlive() if event.incarnation != node.incarnation:
             return Alive(with_start(node.started, event.incarnation), event.at_ms)
         case Unknown() | Lost(), NodeAlive():
@@ -108,17 +113,19 @@ def verdict(node: NodeState, sight: Sight | None, silence: Silence | None) -> Ve
     """What the log should say next of a node of which this was seen; None if it says so already."""
     match node:
         case Unseen():
-            return "alive" if sight is not None and not sight.leaving else None
+            if sight is not None:
+                return None if sight.leaving else "alive"
+            return "never_beat" if silence == "certain" else None
         case Alive():
             if sight is None or _is_outdated(node, sight):
-                return silence
+                return _said_of(silence)
             if sight.leaving:
                 return "left"
-            return silence if sight.incarnation == node.incarnation else "alive"
+            return _said_of(silence) if sight.incarnation == node.incarnation else "alive"
         case Unknown():
             if sight is not None and _is_news(node, sight):
                 return "left" if sight.leaving else "alive"
-            return "silent" if silence == "silent" else None
+            return "silent" if silence == "certain" else None
         case Lost():
             return "alive" if sight is not None and _is_news(node, sight) and not sight.leaving else None
 
@@ -137,6 +144,17 @@ def is_stale(beat: Heartbeat, at_ms: int, sight: Sight | None, node: NodeState) 
 def with_start(started: tuple[str, ...], incarnation: str) -> tuple[str, ...]:
     """The incarnations with this one among them, as the latest if it is new."""
     return started if incarnation in started else (*started, incarnation)[-INCARNATIONS_REMEMBERED_MAX:]
+
+
+def _said_of(silence: Silence | None) -> Verdict | None:
+    """What silence means for a node that is said to be alive: unknown, until it is certain."""
+    match silence:
+        case None:
+            return None
+        case "unknown" | "silent":
+            return "unknown"
+        case "certain":
+            return "silent"
 
 
 def _is_outdated(node: Seen, sight: Sight) -> bool:

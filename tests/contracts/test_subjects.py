@@ -21,6 +21,7 @@ LOG_FILTERS = (
     subjects.ALL_NODES,
     subjects.LOG_MARKET,
     subjects.LOG_COVER,
+    subjects.LOG_FLEET,
     subjects.LOG_LEDGER,
 )
 COMMAND_FILTERS = (
@@ -37,12 +38,14 @@ TEMPLATES = {
     "log.cluster.{account}.{cluster}",
     "log.node.{account}.{node}",
     "log.cover",
+    "log.fleet",
     "log.ledger",
     "cmd.{account}.account",
     "cmd.{account}.job",
     "cmd.{account}.bid.{node}",
     "cmd.{account}.report.{node}",
     "desired.{account}.{node}",
+    "desired.fleet",
     "heartbeats.{account}.{node}",
     "heartbeats.monitor",
     "logs.{account}.{job}.{node}",
@@ -86,6 +89,7 @@ def every_subject(account: str, node: str, job: str) -> list[tuple[str, str]]:
         subjects.log_cluster(account, job),
         subjects.log_node(account, node),
         subjects.LOG_COVER,
+        subjects.LOG_FLEET,
         subjects.LOG_LEDGER,
     ]
     return [
@@ -93,6 +97,7 @@ def every_subject(account: str, node: str, job: str) -> list[tuple[str, str]]:
         *((subject, "COMMANDS") for subject in commands),
         *((subjects.dead_letter(subject), "DEAD_LETTERS") for subject in [*commands, *events]),
         (subjects.desired(account, node), "DESIRED"),
+        (subjects.DESIRED_FLEET, "DESIRED"),
         (subjects.heartbeats(account, node), "HEARTBEATS"),
         (subjects.MONITOR_PROBE, "HEARTBEATS"),
         (subjects.logs(account, job, node), "LOGS"),
@@ -151,7 +156,7 @@ def test_an_accounts_filters_show_its_own_events_and_no_others(account: str, oth
         return sum(matches(subject, one) for one in subjects.account_events(account))
 
     mine = [subject for subject, stream in every_subject(account, node, job) if stream == "LOG"]
-    shared = {subjects.LOG_MARKET, subjects.LOG_COVER, subjects.LOG_LEDGER}
+    shared = {subjects.LOG_MARKET, subjects.LOG_COVER, subjects.LOG_FLEET, subjects.LOG_LEDGER}
     assert [shown(subject) for subject in mine] == [0 if subject in shared else 1 for subject in mine]
     if other != account:
         assert not any(shown(subject) for subject, _ in every_subject(other, node, job))

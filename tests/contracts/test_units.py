@@ -130,6 +130,21 @@ def test_safe_means_that_the_slowest_clock_fences_in_time(fence_after_ms: int, s
     assert profile.is_safe() == (lost_after_ms >= stopped_ms)
 
 
+@pytest.mark.parametrize("name", list(PROFILES))
+def test_at_every_pace_of_the_fleet_a_node_has_stopped_before_it_is_called_lost(name: ProfileName) -> None:
+    paces = [PROFILES[name].at_level(level) for level in range(timing.PACE_LEVEL_MAX + 1)]
+    assert paces[0] == PROFILES[name]
+    assert all(pace.is_safe() for pace in paces)
+    assert [slow.beat_ms for slow in paces[1:]] == [2 * fast.beat_ms for fast in paces[:-1]]
+
+
+@given(fence_after_ms=st.integers(0, 10**6))
+def test_the_l_that_follows_from_a_stated_f_is_safe(fence_after_ms: int) -> None:
+    for profile in PROFILES.values():
+        lost_after_ms = profile.lost_after_fence(fence_after_ms)
+        assert replace(profile, fence_after_ms=fence_after_ms, lost_after_ms=lost_after_ms).is_safe()
+
+
 def test_cover_reaches_as_far_as_a_node_may_be_silent_and_no_further() -> None:
     for profile in PROFILES.values():
         assert profile.cover_gap_ms == profile.fence_after_ms

@@ -105,7 +105,7 @@ def nothing_beside(_engine: Engine[S], _bus: Bus, _clock: StepClock) -> tuple[Co
 def watching(engine: Engine[MonitorState], bus: Bus, clock: StepClock) -> tuple[Coroutine[None, None, None], ...]:
     """The monitor's own two tasks."""
     watch = Watch(engine, bus, clock, lambda: 0)
-    return (watch.follow(), watch.probe())
+    return (watch.follow(), watch.probe(), watch.confirm())
 
 
 class Runnable(Protocol):

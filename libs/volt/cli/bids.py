@@ -145,7 +145,7 @@ def _row(one: Bid) -> Sequence[str]:
 
 
 def _terms(one: Bid) -> list[str]:
-    terms = []
+    terms = [one.reason] if one.reason else []
     if one.gpus_min > 1:
         terms.append(f"at least {one.gpus_min} GPUs")
     if one.max_duration_seconds is not None:

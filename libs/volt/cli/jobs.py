@@ -47,6 +47,8 @@ def status(data: Path | None, everything: bool, job: str | None, as_json: bool) 
                 _show(found)
             return
         listed = _shown(_every_job(market), everything=everything)
+        if held := market.health().losses_held:
+            err.print(f"losses are held: {held}")
     if as_json:
         print_json(listed)
         return

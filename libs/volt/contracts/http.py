@@ -366,6 +366,8 @@ class Health(Answer, frozen=True, kw_only=True):
     views: str
     seq: int = 0
     """Where in the log the views are."""
+    losses_held: str = ""
+    """Why no silent node is called lost at present; empty while losses are said as they are found."""
 
 
 class ErrorBody(Answer, frozen=True, kw_only=True):

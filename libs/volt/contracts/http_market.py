@@ -75,6 +75,8 @@ class Bid(Answer, frozen=True, kw_only=True):
     tier: Tier
     place: Place
     runtime: Runtime = "process"
+    reason: str = ""
+    """Why it is lost, if it is."""
 
 
 class BidList(Answer, frozen=True, kw_only=True):

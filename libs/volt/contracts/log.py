@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from volt.contracts import bids, clusters, jobs, ledger, market, nodes
+from volt.contracts import bids, clusters, fleet, jobs, ledger, market, nodes
 from volt.contracts.messages import Decoder, Event
 
 EVENT_TYPES: tuple[type[Event], ...] = (
@@ -40,6 +40,9 @@ EVENT_TYPES: tuple[type[Event], ...] = (
     nodes.NodeUnknown,
     nodes.NodeLost,
     nodes.BeatsCovered,
+    fleet.LossesHeld,
+    fleet.LossesReleased,
+    fleet.PaceSet,
     ledger.AccountCredited,
     ledger.JobFunded,
     ledger.JobUnfunded,

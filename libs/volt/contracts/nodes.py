@@ -15,7 +15,9 @@ Phase = Literal["prepare", "start", "halt", "stop"]
 LeaseState = Literal["prepared", "running", "frozen", "ended"]
 FailureStage = Literal["prepare", "start"]
 FAILURE_CHARS_MAX = 1_000
-LostCause = Literal["silent", "left"]
+LostCause = Literal["silent", "left", "never_beat"]
+NO_INCARNATION = "none"
+"""Of a node that is lost though it has never beaten."""
 
 
 class Thaw(Value, frozen=True, kw_only=True):
@@ -131,6 +133,8 @@ class Heartbeat(Signal, frozen=True, kw_only=True):
     sequence: int
     leases: tuple[LeaseBeat, ...] = ()
     leaving: bool = False
+    fence_after_ms: int = 0
+    """How long the node runs on from the sending of this beat, once it is acknowledged; 0: as its profile says."""
 
 
 class Probe(Signal, frozen=True, kw_only=True):
@@ -163,7 +167,7 @@ class NodeUnknown(NodeEvent, frozen=True, kw_only=True):
 
 
 class NodeLost(NodeEvent, frozen=True, kw_only=True):
-    """No beat for longer than a fenced node can have run on: its leases are gone."""
+    """No beat for longer than a fenced node can have run on: its leases are gone. Of `never_beat` there are none."""
 
     cause: LostCause
     sequence: int | None = None

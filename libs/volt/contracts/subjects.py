@@ -7,12 +7,14 @@ log.market                       matcher         grants and reasons
 log.cluster.<account>.<job>      provisioner     the life of a cluster
 log.node.<account>.<node>        health-monitor  alive, unknown, lost
 log.cover                        health-monitor  what heartbeats cover
+log.fleet                        health-monitor  losses held and released, the pace of beats
 log.ledger                       billing         every movement of money
 cmd.<account>.account            anyone          open an account
 cmd.<account>.job                buyers          request and release jobs
 cmd.<account>.bid.<node>         providers       place, change and withdraw bids
 cmd.<account>.report.<node>      agents          what became of the desired state
 desired.<account>.<node>         provisioner     what a node should be doing; the last value counts
+desired.fleet                    health-monitor  the pace at which every agent beats; the last value counts
 heartbeats.<account>.<node>      agents          signs of life
 heartbeats.monitor               health-monitor  its own probes
 logs.<account>.<job>.<node>      agents          workload output
@@ -22,7 +24,9 @@ checkpoints.<account>.<job>.<rank>.<generation>.<digest>  agents  objects of che
 
 LOG_MARKET = "log.market"
 LOG_COVER = "log.cover"
+LOG_FLEET = "log.fleet"
 LOG_LEDGER = "log.ledger"
+DESIRED_FLEET = "desired.fleet"
 MONITOR_PROBE = "heartbeats.monitor"
 
 ALL_ACCOUNTS = "log.account.*"

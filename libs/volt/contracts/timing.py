@@ -8,6 +8,8 @@ the two happen is what keeps one GPU from running two generations:
 
 from typing import Literal
 
+from msgspec.structs import replace
+
 from volt.contracts.messages import Value
 
 ProfileName = Literal["embedded", "served"]
@@ -16,6 +18,13 @@ WATCHDOG_TICK_MS = 100
 FREEZE_MS = 200
 """How long a shim may take from its deadline until what it fences no longer runs."""
 DRIFT_BASIS_POINTS = 10
+
+
+PACE_LEVEL_MAX = 4
+BEATS_PER_SECOND_MAX = 1_000
+"""As many beats as the fleet may send before it is told to beat half as often."""
+FASTER_BELOW_PERMILLE = 700
+"""Of that: with fewer, at the pace of one level below, it is told to beat twice as often again."""
 
 
 class Timing(Value, frozen=True, kw_only=True):
@@ -32,6 +41,10 @@ class Timing(Value, frozen=True, kw_only=True):
     stop_grace_ms: int
     replace_ms_max: int
     cover_flush_ms: int
+    brake_ms_min: int = 60_000
+    """How long the monitor's own probes have to come back without a break before held losses are judged."""
+    first_beat_ms_max: int = 60_000
+    """How long after its bid a node may take to beat for the first time."""
 
     @property
     def cover_gap_ms(self) -> int:
@@ -40,8 +53,28 @@ class Timing(Value, frozen=True, kw_only=True):
 
     def is_safe(self) -> bool:
         """Whether a node has surely stopped its work before anybody calls it lost."""
-        drift_ms = -(-self.fence_after_ms * DRIFT_BASIS_POINTS // 10_000)
-        return self.lost_after_ms >= self.fence_after_ms + drift_ms + WATCHDOG_TICK_MS + FREEZE_MS
+        slowest_ms = self.fence_after_ms + _drift_ms(self.fence_after_ms)
+        return self.lost_after_ms >= slowest_ms + WATCHDOG_TICK_MS + FREEZE_MS
+
+    def at_level(self, level: int) -> "Timing":
+        """These periods for a fleet of this level: beats half as often as one level below, and L as safe as here."""
+        fence_after_ms = self.fence_after_ms << level
+        return replace(
+            self,
+            beat_ms=self.beat_ms << level,
+            fence_after_ms=fence_after_ms,
+            lost_after_ms=self.lost_after_fence(fence_after_ms),
+        )
+
+    def lost_after_fence(self, fence_after_ms: int) -> int:
+        """The L of a node that runs on for so long from its last beat, as safe as that of the profile's own F."""
+        longer_ms = fence_after_ms - self.fence_after_ms
+        return self.lost_after_ms + longer_ms + _drift_ms(longer_ms) if longer_ms > 0 else self.lost_after_ms
+
+
+def _drift_ms(counted_ms: int) -> int:
+    """By how much the slowest clock is late when it has counted so long, rounded up."""
+    return -(-counted_ms * DRIFT_BASIS_POINTS // 10_000)
 
 
 EMBEDDED = Timing(
@@ -55,6 +88,8 @@ EMBEDDED = Timing(
     stop_grace_ms=1_000,
     replace_ms_max=600_000,
     cover_flush_ms=1_000,
+    brake_ms_min=10_000,
+    first_beat_ms_max=30_000,
 )
 SERVED = Timing(
     beat_ms=5_000,

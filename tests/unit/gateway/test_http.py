@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from redis.asyncio import Redis
 
 from tests.support.valkey_server import ValkeyServer
-from tests.unit.gateway import story
+from tests.unit.gateway import fleets, story
 from tests.unit.gateway.story import BUYER, JOB
 from tests.unit.gateway.world import REFUSED_MODEL, World, running
 from volt.contracts import http
 from volt.contracts.ids import job_id
 from volt.contracts.jobs import ReleaseJob, RequestJob
 from volt.contracts.ledger import AccountCredited
+from volt.contracts.nodes import NodeLost
 from volt.runtime.views import views_at
 from volt_gateway import gateway as gateway_module
 
@@ -105,6 +106,21 @@ async def test_a_request_while_the_bus_is_away_is_503(world: World) -> None:
         health = await world.client.get("/healthz")
         assert (health.status_code, health.json()["bus"], health.json()["views"]) == (503, "bus_unavailable", "ok")
         assert (await world.client.get("/v1/balance")).status_code == 200
+
+
+async def test_health_says_that_losses_are_held_and_bids_why_a_node_is_lost(world: World) -> None:
+    gone = NodeLost(account=BUYER, node="n1", incarnation="none", at_ms=1, cause="never_beat")
+    offered = story.bid("n1", provider=BUYER)
+    await world.tell(offered, *fleets.fleet_events()[:2], gone)
+    (listed,) = (await world.client.get("/v1/bids")).json()["bids"]
+    assert (listed["state"], listed["reason"]) == ("lost", "no heartbeat came in time after its bid")
+    health = await world.client.get("/healthz")
+    assert health.status_code == 200
+    assert health.json()["losses_held"].startswith("400 of 1000 nodes fell silent at once")
+
+    await world.tell(*fleets.fleet_events()[2:])
+
+    assert (await world.client.get("/healthz")).json()["losses_held"] == ""
 
 
 async def test_a_release_is_answered_once_it_is_accepted(world: World) -> None:

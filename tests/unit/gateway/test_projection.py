@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from tests.unit.gateway import committing, scaling, story
+from tests.unit.gateway import committing, fleets, scaling, story
 from tests.unit.gateway.freezing import resumed
 from tests.unit.gateway.story import BUYER, JOB, PROVIDER, STRANGER, Cluster, Projected
 from volt.contracts import ledger
@@ -21,6 +21,8 @@ from volt_gateway import present
 from volt_gateway.domain import Views, evolve, touched
 from volt_gateway.entities import (
     ALL_OFFERS,
+    FLEET_DOC,
+    Fleet,
     Job,
     Key,
     Node,
@@ -43,7 +45,14 @@ READY = [
     FIRST.ready(),
 ]
 CHECKPOINTS = [committing.stored(0, 10), committing.stored(1, 10), committing.committed(10)]
-EVERYTHING = [*story.whole_story(), resumed(1), *scaling.wishes(), *scaling.growth_given_up(), *CHECKPOINTS]
+EVERYTHING = [
+    *story.whole_story(),
+    resumed(1),
+    *scaling.wishes(),
+    *scaling.growth_given_up(),
+    *CHECKPOINTS,
+    *fleets.fleet_events(),
+]
 
 
 def test_a_job_goes_through_its_states_as_the_log_tells_them() -> None:
@@ -237,6 +246,15 @@ def test_two_gangs_of_one_job_in_one_pass_are_one_happening() -> None:
     assert "n1" in told[-1].message
     assert "n2" in told[-1].message
     assert len({one.seq for one in told}) == len(told)
+
+
+def test_held_losses_are_shown_until_they_are_released() -> None:
+    shown, held = Projected(), []
+    for event in fleets.fleet_events():
+        shown.tell(event)
+        fleet = shown.views.documents.get(FLEET_DOC)
+        held.append((fleet.held_at_ms is not None, fleet.silent) if isinstance(fleet, Fleet) else None)
+    assert held == [None, (True, 400), (False, 0)]
 
 
 def test_the_whole_story_has_every_event_that_is_projected() -> None:

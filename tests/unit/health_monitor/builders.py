@@ -22,12 +22,14 @@ from volt.contracts.nodes import (
 from volt.contracts.timing import EMBEDDED, Timing
 from volt_health_monitor.domain import (
     State,
+    confirm,
     evolve,
     lose_sight,
     observe_beat,
     observe_probe,
     observe_time,
     read_from_ms,
+    unconfirmed,
 )
 from volt_health_monitor.effects import effects
 
@@ -119,6 +121,7 @@ class Monitor:
         self.log: list[Event] = []
         self.stream: list[tuple[int, Heartbeat | None]] = []
         self.state = State(timing)
+        self.is_leader_there = True
         self.now_ms = 0
         """Since `EPOCH_MS`, on the stream's clock and on the monotonic one alike."""
 
@@ -145,6 +148,13 @@ class Monitor:
         """A probe that was sent at `sent_ms` is stored and read now."""
         self.stream.append((EPOCH_MS + self.now_ms, None))
         observe_probe(self.state, sent_ms, EPOCH_MS + self.now_ms, self.now_ms)
+        if self.is_leader_there:
+            self.ask_the_leader()
+
+    def ask_the_leader(self) -> None:
+        """It has nothing newer of anybody than what was read."""
+        for key, seen in unconfirmed(self.state):
+            confirm(self.state, key, seen)
 
     def act_once(self) -> bool:
         """Appends the first event of each aggregate that is called for. False if there is none."""

@@ -114,11 +114,11 @@ def test_a_beat_read_before_the_loss_is_recorded_cancels_it() -> None:
     assert monitor.act() == [alive("n1", "i1", EPOCH_MS + LOST_MS)]
 
 
-def test_a_thousand_nodes_that_fall_silent_together_are_each_lost_once() -> None:
+def test_a_hundred_nodes_of_a_thousand_that_fall_silent_together_are_each_lost_once() -> None:
     nodes = [f"n{number}" for number in range(1_000)]
     monitor = watching(*nodes)
 
-    events = wait(monitor, 5_000)
+    events = wait(monitor, 5_000, *nodes[100:])
 
-    assert len(events) == 2_000
-    assert {event.node for event in events if isinstance(event, NodeLost)} == set(nodes)
+    assert len(events) == 200
+    assert {event.node for event in events if isinstance(event, NodeLost)} == set(nodes[:100])

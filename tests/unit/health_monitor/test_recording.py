@@ -19,6 +19,7 @@ from tests.unit.health_monitor.builders import (
 )
 from volt.contracts.messages import MESSAGE_BYTES_MAX, encode
 from volt.contracts.nodes import BeatsCovered, Heartbeat, LeaseBeat
+from volt.contracts.timing import EMBEDDED
 from volt_health_monitor.cover import SPANS_PER_EVENT_MAX
 from volt_health_monitor.domain import GENERATION_MAX, LEASES_PER_BEAT_MAX, beat_problem, read_from_ms
 
@@ -172,8 +173,8 @@ def test_a_stranger_cannot_make_the_monitor_write_without_bound() -> None:
         leases = tuple(LeaseBeat(lease="j1-1", generation=one, state="running") for one in generations)
         return Heartbeat(account=PROVIDER, node="n1", incarnation="i1", sequence=1, leases=leases)
 
-    assert beat_problem(with_leases(*range(1, LEASES_PER_BEAT_MAX + 1))) is None
-    assert beat_problem(with_leases(*range(1, LEASES_PER_BEAT_MAX + 2))) is not None
-    assert beat_problem(with_leases(GENERATION_MAX)) is None
-    assert beat_problem(with_leases(GENERATION_MAX + 1)) is not None
-    assert beat_problem(with_leases(0)) is not None
+    assert beat_problem(EMBEDDED, with_leases(*range(1, LEASES_PER_BEAT_MAX + 1))) is None
+    assert beat_problem(EMBEDDED, with_leases(*range(1, LEASES_PER_BEAT_MAX + 2))) is not None
+    assert beat_problem(EMBEDDED, with_leases(GENERATION_MAX)) is None
+    assert beat_problem(EMBEDDED, with_leases(GENERATION_MAX + 1)) is not None
+    assert beat_problem(EMBEDDED, with_leases(0)) is not None

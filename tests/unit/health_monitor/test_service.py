@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 import msgspec
+import pytest
+import structlog
 
 from tests.unit.health_monitor.builders import BEAT_MS, GAP_MS, LOST_MS, PROVIDER, beat, closed, granted, released
 from volt.contracts.errors import BusUnavailable
@@ -16,6 +18,7 @@ from volt.contracts.subjects import MONITOR_PROBE, heartbeats
 from volt.contracts.timing import EMBEDDED
 from volt.runtime.engine import Engine
 from volt.runtime.memory import MemoryBus, MemoryClock, settle
+from volt.runtime.ports import Record
 from volt_health_monitor.domain import State
 from volt_health_monitor.effects import definition
 from volt_health_monitor.handlers import Watch
@@ -36,12 +39,12 @@ class Site:
         engine: Engine[State] = Engine(definition(EMBEDDED), self.bus, self.clock, EMBEDDED.tick_ms)
         watch = Watch(engine, self.bus, self.clock, lambda: self.reconnects)
         self.watch, self.engine = watch, engine
-        for name, run in (("engine", engine.run), ("follow", watch.follow), ("probe", watch.probe)):
-            self._tasks[name] = asyncio.create_task(run())
+        for run in (engine.run, watch.follow, watch.probe, watch.confirm):
+            self._tasks[run.__name__] = asyncio.create_task(run())
         await settle()
 
     async def kill_monitor(self) -> None:
-        await self._stop("engine", "follow", "probe")
+        await self._stop("run", "follow", "probe", "confirm")
 
     async def start_node(self, node: str, lease: str) -> None:
         self._tasks[node] = asyncio.create_task(self._beat(node, lease))
@@ -330,3 +333,62 @@ async def test_nothing_is_stuck_after_a_long_and_eventful_life() -> None:
         assert [type(event) for event in await one.node_events("n2")] == [NodeAlive, NodeUnknown, NodeAlive]
         last = [NodeAlive, NodeUnknown, NodeLost, NodeAlive]
         assert [type(event) for event in await one.node_events("n3")] == last
+
+
+async def test_a_leader_that_does_not_answer_confirms_no_loss_and_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with site() as one:
+        await one.clock.advance(5_000)
+        await one.stop_node("n2")
+        with monkeypatch.context() as patched:
+            patched.setattr(one.bus, "last", _no_answer)
+            await one.clock.advance(3 * LOST_MS)
+            assert [type(event) for event in await one.node_events("n2")] == [NodeAlive, NodeUnknown]
+
+        await one.clock.advance(2 * BEAT_MS)
+
+        assert [type(event) for event in await one.node_events("n2")] == [NodeAlive, NodeUnknown, NodeLost]
+
+
+async def test_a_beat_at_the_leader_behind_the_probe_cancels_the_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader will come to it; until then the node's silence counts from here."""
+    async with site() as one:
+        await one.clock.advance(5_000)
+        await one.stop_node("n2")
+        last_ms = one.bus.now_ms()
+
+        async def newer(_stream: str, subject: str) -> Record:
+            return Record(1_000_000, one.bus.now_ms(), subject, b"", {})
+
+        with monkeypatch.context() as patched:
+            patched.setattr(one.bus, "last", newer)
+            await one.clock.advance(LOST_MS + BEAT_MS)
+        await one.clock.advance(2 * LOST_MS)
+
+        lost = (await one.node_events("n2"))[-1]
+        assert isinstance(lost, NodeLost)
+        assert lost.at_ms - last_ms >= 2 * LOST_MS - BEAT_MS
+
+
+async def test_the_brake_is_told_to_the_operator_when_it_is_on_and_when_it_is_off() -> None:
+    async with site() as one:
+        nodes = [f"m{number}" for number in range(7)]
+        for node in nodes:
+            await one.start_node(node, f"{node}-1")
+        await one.clock.advance(5_000)
+        with structlog.testing.capture_logs() as said:
+            for node in nodes:
+                await one.stop_node(node)
+            await one.clock.advance(2 * LOST_MS)
+            assert one.engine.state.brake.holds
+            await one.clock.advance(2 * EMBEDDED.brake_ms_min)
+
+        told = [(line["log_level"], line["event"]) for line in said if line["event"].startswith("losses_")]
+        assert told == [("error", "losses_held"), ("warning", "losses_released")]
+        assert [type(event) for event in await one.node_events("n1")] == [NodeAlive]
+        assert isinstance((await one.node_events("m0"))[-1], NodeLost)
+
+
+async def _no_answer(_stream: str, _subject: str) -> Record:
+    raise BusUnavailable("the leader does not answer")

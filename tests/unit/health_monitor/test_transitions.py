@@ -3,9 +3,10 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.unit.health_monitor.builders import BEAT_MS, Monitor, alive, beat, lost, unknown
-from volt.contracts.nodes import NodeAlive, NodeEvent
+from volt.contracts.nodes import NO_INCARNATION, NodeAlive, NodeEvent
 from volt_health_monitor.nodes import UNSEEN, Alive, Lost, NodeState, Unknown, after
 
 SEEN = ("i1",)
@@ -13,6 +14,7 @@ TABLE: list[tuple[NodeState, NodeEvent, NodeState | None]] = [
     (UNSEEN, alive(at_ms=1), Alive(SEEN, 1)),
     (UNSEEN, unknown(), None),
     (UNSEEN, lost(), None),
+    (UNSEEN, replace(lost(incarnation=NO_INCARNATION, at_ms=5), cause="never_beat"), Lost((NO_INCARNATION,), 5, 5)),
     (Alive(SEEN, 1), alive(), None),
     (Alive(SEEN, 1), alive(incarnation="i2", at_ms=5), Alive(("i1", "i2"), 5)),
     (Alive(SEEN, 1), unknown(at_ms=5), Unknown(SEEN, 1, 5)),
