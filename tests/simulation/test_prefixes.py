@@ -20,6 +20,7 @@ from volt.runtime.ports import Record
 from volt.runtime.subjects import matches
 from volt_bid_intake.effects import DEFINITION as BID_INTAKE
 from volt_billing.effects import DEFINITION as BILLING
+from volt_health_monitor.brake import Brake
 from volt_health_monitor.domain import Beats, observe_beat, observe_probe
 from volt_health_monitor.domain import State as MonitorState
 from volt_health_monitor.effects import definition as health_monitor
@@ -64,7 +65,8 @@ def test_billing_can_be_asked_at_any_place(run: Outcome) -> None:
 
 def test_the_health_monitor_can_be_asked_at_any_place_with_the_beats_before_it(run: Outcome) -> None:
     def lasting(state: MonitorState) -> MonitorState:
-        return replace(state, beats=Beats(), cover=replace(state.cover, broken=[]))
+        brake = Brake(phase=state.brake.phase)
+        return replace(state, beats=Beats(), brake=brake, cover=replace(state.cover, broken=[]))
 
     def see(state: MonitorState, at_ms: int) -> None:
         _see(state, [record for record in run.heartbeats if record.at_ms <= at_ms], at_ms)

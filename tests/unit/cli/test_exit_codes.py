@@ -11,7 +11,7 @@ import structlog
 
 from tests.unit.sdk.scripted import Step, answer, failure, scripted
 from volt.cli import account, audit, dlq, main
-from volt.contracts.http import ErrorBody, JobList, OfferList
+from volt.contracts.http import ErrorBody, Health, JobList, OfferList
 from volt.sdk import retries
 
 Ran = tuple[int, str, str]
@@ -133,12 +133,19 @@ def test_a_refusal_shows_what_was_seen_and_what_may_be_meant(volt: Volt, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("command", "empty"), [("status", JobList(jobs=())), ("offers", OfferList(offers=(), more=False))]
+    ("command", "answers"),
+    [
+        ("status", (JobList(jobs=()), Health(status="ok", bus="ok", views="ok"))),
+        ("offers", (OfferList(offers=(), more=False),)),
+    ],
 )
-def test_an_empty_list_is_a_success(command: str, empty: msgspec.Struct, volt: Volt, tmp_path: Path) -> None:
-    code, out, err = served(volt, tmp_path, answer(empty), command, "--json")
+def test_an_empty_list_is_a_success(
+    command: str, answers: tuple[msgspec.Struct, ...], volt: Volt, tmp_path: Path
+) -> None:
+    steps = tuple(map(answer, answers))
+    code, out, err = served(volt, tmp_path, steps, command, "--json")
     assert (code, json.loads(out), err) == (0, [], "")
-    code, out, err = served(volt, tmp_path, answer(empty), command)
+    code, out, err = served(volt, tmp_path, steps, command)
     assert code == 0
     assert "makes one" in err, "and what to do about it"
     assert len(out.splitlines()) == 1, "a header and no row"
@@ -241,9 +248,9 @@ def test_help_is_a_success(arguments: tuple[str, ...], volt: Volt) -> None:
     assert out
 
 
-def served(volt: Volt, folder: Path, step: Step, *arguments: str) -> Ran:
-    """Runs the command line against a gateway that has this one answer."""
-    with scripted(step) as server:
+def served(volt: Volt, folder: Path, steps: Step | tuple[Step, ...], *arguments: str) -> Ran:
+    """Runs the command line against a gateway that has these answers."""
+    with scripted(*(steps if isinstance(steps, tuple) else (steps,))) as server:
         write_context(folder, server.url)
         split = arguments.index("--") if "--" in arguments else len(arguments)
         return volt(*arguments[:split], "--data", str(folder), *arguments[split:])

@@ -11,11 +11,12 @@ from typing import Literal
 import msgspec
 import pytest
 import structlog
+from msgspec.structs import replace
 
 from tests.unit.sdk.scripted import Step, answer, events, scripted
 from volt.cli import account, dlq, jobs, main
 from volt.contracts.errors import Reason
-from volt.contracts.http import Balance, Job, JobHappening, JobList, JobWaiting, Output, OutputLine
+from volt.contracts.http import Balance, Health, Job, JobHappening, JobList, JobWaiting, Output, OutputLine
 from volt.contracts.letters import DeadLetter
 from volt.runtime.dead_letters import StoredLetter
 from volt.sdk import retries
@@ -24,6 +25,7 @@ Ran = tuple[int, str, str]
 Volt = Callable[..., Ran]
 
 END = b"event: end\ndata: {}\n\n"
+WELL = Health(status="ok", bus="ok", views="ok")
 WAITING = JobWaiting(binding="free_gpus", message="largest node has 2 free, 8 needed", infeasible=False)
 ADDRESSES = ("--nats-url", "nats://127.0.0.1:1", "--account", "lab", "--price", "1.85")
 
@@ -220,7 +222,8 @@ def test_logs_without_a_job_are_those_of_the_newest_that_ran(volt: Volt) -> None
 
 def test_a_status_leaves_out_old_ends_but_nothing_that_goes_on(volt: Volt) -> None:
     ended = tuple(a_job("closed", id=f"e{number}") for number in range(12))
-    pages = (answer(JobList(jobs=ended, next_before=7)), answer(JobList(jobs=(a_job("waiting", waiting=WAITING),))))
+    newest, oldest = JobList(jobs=ended, next_before=7), JobList(jobs=(a_job("waiting", waiting=WAITING),))
+    pages = (answer(newest), answer(oldest), answer(WELL))
     _, out, _ = volt("status", "--json", answers=pages)
     assert [one["id"] for one in json.loads(out)] == [*(f"e{number}" for number in range(10)), "j1"]
     _, out, _ = volt("status", "--all", "--json", answers=pages)
@@ -228,11 +231,20 @@ def test_a_status_leaves_out_old_ends_but_nothing_that_goes_on(volt: Volt) -> No
 
 
 def test_a_status_names_the_column_of_what_was_posted_and_has_notes_on_their_own_lines(volt: Volt) -> None:
-    _, out, _ = volt("status", answers=(answer(JobList(jobs=(a_job("waiting", waiting=WAITING),))),))
+    listed = answer(JobList(jobs=(a_job("waiting", waiting=WAITING),)))
+    _, out, err = volt("status", answers=(listed, answer(WELL)))
+    assert err == ""
     header, row, note = out.splitlines()
     assert "posted $" in header
     assert row.startswith("j1")
     assert note == f"j1  {WAITING.message}"
+
+
+def test_a_status_says_that_losses_are_held_beside_what_a_program_reads(volt: Volt) -> None:
+    held = replace(WELL, losses_held="40 of 100 nodes fell silent at once")
+    code, out, err = volt("status", "--json", answers=(answer(JobList(jobs=())), answer(held)))
+    assert (code, json.loads(out)) == (0, [])
+    assert err == "losses are held: 40 of 100 nodes fell silent at once\n"
 
 
 def test_a_release_says_what_the_job_cost_once_it_is_closed(volt: Volt, monkeypatch: pytest.MonkeyPatch) -> None:
