@@ -203,8 +203,10 @@ class Keeper:
             self._become(Finished(desired.generation, failure=_told(error), failed_start=True))
             return
         output = Output(self._node.bus, self._node.id, desired)
-        # The whole of F lies before a workload whose start takes a while.
-        await self._node.heart.beat_now()
+        # The whole of F lies before a workload whose start takes a while. One that could not go on for as long is not
+        # started: it would end at once, and the node be blamed for a bus that is away.
+        if not await self._node.heart.beat_now():
+            return
         deadline_ms = self._node.heart.acknowledged_ms + self._node.settings.timing.fence_after_ms
         try:
             workload = self._workload = await self._node.runtime.start(

@@ -78,15 +78,15 @@ class Heart:
         async with self._heard:
             await self._heard.wait_for(lambda: self.acknowledged_ms > 0)
 
-    async def beat_now(self) -> None:
-        """One more beat of what is, stored before this returns, or as long as `LEAVE_SECONDS_MAX`."""
-        await self._insist(leaving=False)
+    async def beat_now(self) -> bool:
+        """One more beat of what is; whether it is stored, which is waited for as long as `LEAVE_SECONDS_MAX`."""
+        return await self._insist(leaving=False)
 
     async def leave(self) -> None:
         """The last beat: this node goes, on purpose."""
         await self._insist(leaving=True)
 
-    async def _insist(self, *, leaving: bool) -> None:
+    async def _insist(self, *, leaving: bool) -> bool:
         self._status = Status(change=self._status.change + 1, leases=self._status.leases, leaving=leaving)
         self._send()
         wanted = self._status.change
@@ -95,6 +95,8 @@ class Heart:
                 await self._heard.wait_for(lambda: self._acknowledged_change >= wanted)
         except TimeoutError:
             _log.warning("beat_unacknowledged", leaving=leaving)
+            return False
+        return True
 
     async def _listen(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
