@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import rmtree
 
 import msgspec
 
@@ -90,6 +91,20 @@ class House:
         agent = self.agents[name]
         await agent.child.wait()
         await agent.child.start({}, [])
+
+    @asynccontextmanager
+    async def newcomer(self, name: str, *, on: str) -> AsyncIterator[Child]:
+        """A second agent of the node `name`, on another host: all that it has of the first is who it is."""
+        state = self.folder / f"{name}-copy"
+        state.mkdir()
+        (state / "node").write_text(self.agents[name].node)
+        child = _agent(self.folder, self.network, on, state)
+        await child.start({}, [])
+        try:
+            yield child
+        finally:
+            await child.stop()
+            rmtree(state)
 
     @asynccontextmanager
     async def cut(self, *hosts: str) -> AsyncIterator[None]:
@@ -171,17 +186,15 @@ async def _launch(stack: AsyncExitStack, data: Path, programs: Iterator[Program]
 
 
 async def _start_agent(stack: AsyncExitStack, folder: Path, network: Network, name: str) -> Agent:
-    state, host = folder / name, network.host(name)
-    environment = agent_environment(network, folder, state)
-    child = Child(name, host.inside(*python_module("volt_agent")), environment, folder, folder / f"{name}.log")
+    child = _agent(folder, network, name, folder / name)
     stack.push_async_callback(child.stop)
     await child.start({}, [])
-    return Agent(host, child, state)
+    return Agent(network.host(name), child, folder / name)
 
 
-def agent_environment(network: Network, folder: Path, state: Path) -> dict[str, str]:
-    """One H100 on the fabric that all nodes share."""
-    return _environment(
+def _agent(folder: Path, network: Network, host: str, state: Path) -> Child:
+    """An agent with one H100 on the fabric that all nodes share."""
+    environment = _environment(
         VOLT_NATS_URL=bus_url(network),
         VOLT_ACCOUNT=PROVIDER,
         VOLT_STATE=str(state),
@@ -191,6 +204,8 @@ def agent_environment(network: Network, folder: Path, state: Path) -> dict[str, 
         VOLT_REGION="eu",
         VOLT_WORKDIR=str(folder),
     )
+    command = network.host(host).inside(*python_module("volt_agent"))
+    return Child(state.name, command, environment, folder, folder / f"{state.name}.log")
 
 
 def bus_url(network: Network) -> str:

@@ -82,8 +82,6 @@ class Job:
         asked_ns = now_ns()
 
         def does() -> bool:
-            if not self.of(ClusterReady):
-                return False
             ready = {event.generation for event in self.of(ClusterReady)}
             at_work = {run.rank for run in self.runs() if run.generation == self.generation and run.ended_ns > asked_ns}
             return self.generation in ready and at_work == set(RANKS)
@@ -122,7 +120,15 @@ class Job:
 
 @asynccontextmanager
 async def running(house: House) -> AsyncIterator[Job]:
-    """One GPU on each of two hosts, from the first steps of each rank on; at the end it has to end well.
+    """A job from the first steps of each rank on; at the end it has to end well."""
+    async with forming(house) as job:
+        await job.runs_on()
+        yield job
+
+
+@asynccontextmanager
+async def forming(house: House) -> AsyncIterator[Job]:
+    """One GPU on each of two hosts, from the grant on; at the end it has to end well.
 
     A test that fails gives its hosts back too: the next one needs them.
     """
@@ -130,7 +136,7 @@ async def running(house: House) -> AsyncIterator[Job]:
     job = Job(house, job_id(BUYER, request.request_id), len(house.events))
     await house.send(request, request.request_id)
     try:
-        await job.runs_on()
+        await until(lambda: bool(job.of(ClusterForming)))
         yield job
     except BaseException:
         await job.release()

@@ -7,14 +7,16 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 
 import pytest
 import pytest_asyncio
 
 from tests.hosts.house import F_SECONDS, L_SECONDS, House, open_house
-from tests.hosts.jobs import Job, closed, running
+from tests.hosts.jobs import Job, closed, forming, running
 from tests.hosts.network import why_no_hosts
 from tests.hosts.progress import Run, is_gone, now_ns
+from volt.contracts.clusters import ClusterReady
 from volt.contracts.timing import EMBEDDED
 
 _missing = why_no_hosts()
@@ -27,6 +29,7 @@ BLIP_SECONDS = 0.6
 """Longer than a beat. What was sent meanwhile is sent again after 0.2 and 0.6 s, long before F."""
 BLIPS = 5
 """Together they are longer than L."""
+EXIT_REFUSED = 3
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -161,10 +164,62 @@ async def test_a_host_that_loses_its_power_is_replaced_once_and_comes_back_clear
         assert job.lost_nodes() == [victim]
 
 
+async def test_a_host_that_is_cut_off_while_its_cluster_forms_is_replaced(house: House) -> None:
+    """Reported as dstack#4146: one of four nodes cannot start, and three wait for it for ever."""
+    async with forming(house) as job:
+        victim = job.host(1)
+        async with house.cut(victim):
+            await job.loses(victim)
+            await job.runs_on()
+            assert job.host(1) != victim
+        assert job.lost_nodes() == [victim]
+
+
+async def test_a_job_that_is_cancelled_before_it_starts_leaves_nothing_on_a_host_that_is_away(house: House) -> None:
+    """Reported as dstack#2068: a cancellation while a machine was being made left it busy for ever."""
+    away = list(house.agents)[1:]
+    async with AsyncExitStack() as outage:
+        await outage.enter_async_context(house.cut(*away))
+        async with forming(house) as job:
+            await job.release()
+            for host in away:
+                await job.loses(host)
+            assert (job.of(ClusterReady), job.runs()) == ([], [])
+            await outage.aclose()
+
+
+async def test_a_newcomer_with_the_identity_of_a_node_that_is_there_is_refused(house: House) -> None:
+    async with running(house) as job:
+        before = job.runs()
+        async with house.newcomer(job.host(1), on=_idle(house, job)) as newcomer:
+            assert await newcomer.wait() == EXIT_REFUSED
+        await job.runs_on()
+        _went_on(job, before)
+
+
+async def test_a_newcomer_takes_the_place_of_a_node_that_is_lost_and_that_one_is_refused(house: House) -> None:
+    async with running(house) as job:
+        victim, old = job.host(1), job.run(1)
+        async with AsyncExitStack() as newcomers:
+            async with house.cut(victim):
+                await job.loses(victim)
+                await newcomers.enter_async_context(house.newcomer(victim, on=job.host(0)))
+                await house.all_alive()
+            assert await house.agents[victim].child.wait() == EXIT_REFUSED
+            assert is_gone(old.pid)
+            await job.runs_on()
+            assert job.host(1) != victim
+        await house.restart(victim)
+
+
 async def test_nobody_is_billed_for_time_in_which_nothing_ran(house: House) -> None:
     bills = await closed(house)
     assert [bill for bill in bills if bill.billable_ms > bill.ran_ms + EMBEDDED.beat_ms] == []
     assert sum(bill.billable_ms > 0 for bill in bills) > len(bills) / 2
+
+
+def _idle(house: House, job: Job) -> str:
+    return next(host for host in house.agents if host not in (job.host(0), job.host(1)))
 
 
 def _went_on(job: Job, before: list[Run]) -> None:
