@@ -2,7 +2,7 @@
 
 import secrets
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,13 +105,17 @@ class Job:
         await until(lambda: [event.reason for event in self.of(ClusterReleased)] == ["released"])
         await until(lambda: all_cleared(self._events))
         await self.house.all_alive()
-        assert [str(run) for run in self.runs() if not is_gone(run.pid)] == []
-        assert list(broken(runs(self.house.steps))) == []
         assert_each_loss_has_one_replacement(self._events)
-        assert [event for event in self.of(MemberLost) if event.cause != "node_lost"] == []
+        wrong = list(self._wrong())
+        assert wrong == [], "\n".join(wrong)
+
+    def _wrong(self) -> Iterator[str]:
+        yield from (f"{run} lives on" for run in self.runs() if not is_gone(run.pid))
+        yield from broken(runs(self.house.steps))
+        yield from (f"blamed: {event}" for event in self.of(MemberLost) if event.cause != "node_lost")
         entries = [seen.entry for seen in self.house.observer.all]
-        assert audit(entries).findings == ()
-        assert audit_market(entries).findings == ()
+        for finding in (*audit(entries).findings, *audit_market(entries).findings):
+            yield f"{finding.code} of {finding.about}: {finding.message}"
 
     @property
     def _events(self) -> list[Event]:
