@@ -18,7 +18,7 @@ from volt.contracts.ids import LeaseId, job_id
 from volt.contracts.jobs import ReleaseJob, RequestJob, Workload
 from volt.contracts.ledger import JobClosed
 from volt.contracts.messages import Event
-from volt.contracts.nodes import NodeLost, NodeUnknown
+from volt.contracts.nodes import NodeLost
 
 WORKER = Path(__file__).with_name("worker.py")
 RANKS = (0, 1)
@@ -54,11 +54,6 @@ class Job:
         events = self.house.events[self.since :]
         return [self.house.agent_of(event.node) for event in events if isinstance(event, NodeLost)]
 
-    def doubts(self) -> list[str]:
-        """The hosts whose beats were missed since the job was asked for."""
-        events = self.house.events[self.since :]
-        return [self.house.agent_of(event.node) for event in events if isinstance(event, NodeUnknown)]
-
     @property
     def generation(self) -> int:
         """The last that has formed."""
@@ -66,9 +61,11 @@ class Job:
 
     def host(self, rank: int) -> str:
         """Where a rank is, in the last generation that has formed."""
-        members = [*self.of(ClusterForming)[-1].members]
-        members += [event.member for event in self.of(MemberJoined) if event.generation == self.generation]
-        return next(self.house.agent_of(member.node) for member in members if member.rank == rank)
+        members = {member.rank: member for member in self.of(ClusterForming)[-1].members}
+        # Who is lost while it forms is followed by another at its rank.
+        joined = [event.member for event in self.of(MemberJoined) if event.generation == self.generation]
+        members |= {member.rank: member for member in joined}
+        return self.house.agent_of(members[rank].node)
 
     def runs(self) -> list[Run]:
         return runs(self.house.steps, self.id)
@@ -114,8 +111,8 @@ class Job:
         yield from broken(runs(self.house.steps))
         yield from (f"blamed: {event}" for event in self.of(MemberLost) if event.cause != "node_lost")
         entries = [seen.entry for seen in self.house.observer.all]
-        for finding in (*audit(entries).findings, *audit_market(entries).findings):
-            yield f"{finding.code} of {finding.about}: {finding.message}"
+        yield from map(str, audit(entries).findings)
+        yield from map(str, audit_market(entries).findings)
 
     @property
     def _events(self) -> list[Event]:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import combinations, pairwise
 from pathlib import Path
 
-PAUSE_NS = 1_000_000_000
-"""A busy machine keeps nobody from its next step for as long."""
+PAUSE_NS = 1_500_000_000
+"""A busy machine keeps nobody from its next step for as long, and lets beats pass meanwhile."""
 
 
 @dataclass(frozen=True)
