@@ -121,13 +121,13 @@ async def test_the_workload_of_an_agent_that_stands_still_does_not_run_on(house:
         assert job.lost_nodes() == [victim]
 
 
-async def test_a_killed_agents_workload_is_ended_by_its_shim(house: House) -> None:
+async def test_the_workload_of_an_agent_that_is_killed_does_not_run_on(house: House) -> None:
     async with running(house) as job:
         victim, old = job.host(1), job.run(1)
         await house.agents[victim].child.kill()
         await job.ready(2)
         await job.runs_on()
-        assert is_gone(old.pid)
+        assert not await _makes_steps(job, old)
         await house.restart(victim)
         assert job.lost_nodes() == [victim]
 
