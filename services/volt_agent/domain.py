@@ -40,6 +40,8 @@ class Running:
 
     generation: int
     reported: bool = False
+    is_over: bool = False
+    """They are gone, and only their last output is on its way: beats say `ended`, so that this time is not billed."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,7 @@ def beat_of(lease: str, local: Local) -> LeaseBeat | None:
         case Prepared(generation=generation):
             state: LeaseState = "prepared"
         case Running(generation=generation):
-            state = "running"
+            state = "ended" if local.is_over else "running"
         case Finished(generation=generation):
             state = "ended"
     return LeaseBeat(lease=lease, generation=generation, state=state)

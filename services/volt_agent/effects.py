@@ -233,6 +233,8 @@ class Keeper:
             # The others of this node wait for a peer that is gone: they end as the members on other nodes do.
             workload.stop(self.desired.grace_ms)
         exits = await workload.ended()
+        if isinstance(self.local, Running):
+            self._become(replace(self.local, is_over=True))
         await output.end()
         await publishing
         self._workload = None
