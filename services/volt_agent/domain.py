@@ -48,6 +48,8 @@ class Running:
 
     generation: int
     reported: bool = False
+    is_over: bool = False
+    """They are gone, and only their last output is on its way: beats say `ended`, so that this time is not billed."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,7 @@ def beat_of(lease: str, local: Local) -> LeaseBeat | None:
         case Prepared(generation=generation):
             state: LeaseState = "prepared"
         case Running(generation=generation):
-            state = "running"
+            state = "ended" if local.is_over else "running"
         case Frozen(generation=generation, freeze=freeze):
             return LeaseBeat(lease=lease, generation=generation, state="frozen", freeze=freeze)
         case Finished(generation=generation):

@@ -193,8 +193,10 @@ class Keeper:
             self._become(Finished(desired.generation, failure=failure_of(error), failed_start=True))
             return
         output = Output(self._node.bus, self._node.id, desired)
-        # The whole of F lies before a workload whose start takes a while.
-        await self._node.heart.beat_now()
+        # The whole of F lies before a workload whose start takes a while. One that could not go on for as long is not
+        # started: it would freeze at once.
+        if not await self._node.heart.beat_now():
+            return
         if self.local != prepared or self._node.heart.is_fenced:
             self._unprepare()
             return
@@ -235,9 +237,9 @@ class Keeper:
         match self.local:
             case Prepared() if self._workload is None:
                 self._unprepare()
-            case Running() | Frozen():
+            case Running(is_over=False) | Frozen():
                 self._freeze(self._next_freeze())
-            case Nothing() | Prepared() | Finished():
+            case Nothing() | Prepared() | Running() | Finished():
                 pass  # There is nothing to start or to go on with; or a start, of which the shims tell.
 
     def _freeze(self, freeze: int) -> None:
@@ -269,6 +271,11 @@ class Keeper:
         exits = await workload.ended()
         if self._freezing is not None:
             self._freezing.cancel()
+        match self.local:
+            case Running(reported=is_started) | Frozen(is_started=is_started) as local:
+                self._become(Running(local.generation, is_started, is_over=True))
+            case _:
+                pass  # They ended before their start was seen.
         await output.end()
         await publishing
         self._workload = None

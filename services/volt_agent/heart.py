@@ -102,7 +102,7 @@ class Heart:
             await self._heard.wait_for(lambda: not self.is_fenced)
 
     async def beat_now(self) -> bool:
-        """One more beat of what is; whether it was stored within `LEAVE_SECONDS_MAX`."""
+        """One more beat of what is; whether it is stored, which is waited for as long as `LEAVE_SECONDS_MAX`."""
         return await self._insist(leaving=False)
 
     async def leave(self) -> None:

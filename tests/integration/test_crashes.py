@@ -14,6 +14,7 @@ import pytest_asyncio
 
 from benchmarks.market import Market, Seen, market
 from tests.support.crashing import FOLDER_VARIABLE, Shot, When, arm, is_armed
+from tests.support.losses import all_cleared, assert_each_loss_has_one_replacement
 from volt.audit.ledger import audit
 from volt.audit.market import audit_market
 from volt.cli.demo.farm import Node, Site, kill_tree
@@ -21,14 +22,10 @@ from volt.contracts.clusters import (
     ClusterForming,
     ClusterReady,
     ClusterReleased,
-    LeaseCleared,
-    MemberLost,
-    MembersWanted,
-    Wanted,
 )
 from volt.contracts.jobs import JobAdmitted
 from volt.contracts.ledger import JobClosed, JobFunded
-from volt.contracts.market import Gang, MarketCleared
+from volt.contracts.market import MarketCleared
 from volt.contracts.messages import Event
 from volt.contracts.nodes import NodeAlive, NodeLost
 from volt.embedded import SERVICES, Limits
@@ -127,7 +124,7 @@ async def test_a_service_killed_at_a_stage_costs_nobody_anything(cell: Cell, sho
     await run.observer.until(lambda: _closed(run, job))
     released = [seen.entry.event for seen in run.observer.by_job[job] if isinstance(seen.entry.event, ClusterReleased)]
     assert len(released) == 1
-    _each_loss_has_one_replacement(run, job)
+    assert_each_loss_has_one_replacement(_events(run, job))
 
 
 async def test_the_audit_finds_every_bill_right_to_the_micro_dollar(shooting_range: Range) -> None:
@@ -203,38 +200,11 @@ async def _requested(cell: Cell, range_: Range, command: tuple[str, ...]) -> "tu
 
 def _closed(run: Market, job: str) -> Seen | None:
     """The end of the job, once its bill is final and every lease of it is cleared."""
-    events = [seen.entry.event for seen in run.observer.by_job[job]]
-    granted = {
-        grant.lease
-        for event in events
-        if isinstance(event, MarketCleared)
-        for gang in event.gangs
-        for grant in gang.grants
-    }
-    cleared = {event.lease for event in events if isinstance(event, LeaseCleared)}
-    return run.observer.find(job, JobClosed) if granted == cleared else None
+    return run.observer.find(job, JobClosed) if all_cleared(_events(run, job)) else None
 
 
-def _each_loss_has_one_replacement(run: Market, job: str) -> None:
-    events = [seen.entry.event for seen in run.observer.by_job[job]]
-    lost = [event.lease for event in events if isinstance(event, MemberLost)]
-    wanted: list[Wanted] = [one for event in events if isinstance(event, MembersWanted) for one in event.wanted]
-    assert sorted(lost) == sorted(one.replaces or "" for one in wanted)
-    answered = [
-        gang.attempt
-        for event in events
-        if isinstance(event, MarketCleared)
-        for gang in event.gangs
-        if gang.generation > 1
-    ]
-    assert sorted(answered) == sorted(one.attempt for one in wanted)
-    generations = [event.generation for event in events if isinstance(event, ClusterForming)]
-    assert generations == list(range(1, len(generations) + 1))
-
-
-def _gangs(run: Market, job: str) -> list[Gang]:
-    events = [seen.entry.event for seen in run.observer.by_job[job]]
-    return [gang for event in events if isinstance(event, MarketCleared) for gang in event.gangs if gang.job == job]
+def _events(run: Market, job: str) -> list[Event]:
+    return [seen.entry.event for seen in run.observer.by_job[job]]
 
 
 def _about(run: Market, node: Node, kind: type[NodeLost] | type[NodeAlive], after: int) -> Seen | None:

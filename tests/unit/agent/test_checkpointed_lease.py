@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import pytest
 from msgspec.structs import replace
@@ -24,7 +25,6 @@ from volt.contracts.nodes import (
 )
 from volt.contracts.streams import COMMANDS, LOGS
 from volt.runtime.memory import MemoryBus, MemoryClock
-from volt_agent import heart
 from volt_agent.checkpoints import restoring
 from volt_agent.checkpoints.lease import SharedStore
 from volt_agent.checkpoints.storing import Uploader
@@ -83,7 +83,7 @@ class Agent:
 
 @pytest.fixture
 async def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Agent]:
-    monkeypatch.setattr(heart, "LEAVE_SECONDS_MAX", 0.01)
+    monkeypatch.setattr(Heart, "beat_now", AsyncMock(return_value=True))
     monkeypatch.setattr(restoring, "GET_RETRY_SECONDS", 0.001)
     bus = MemoryBus(MemoryClock())
     for stream in (COMMANDS, LOGS):

@@ -183,3 +183,9 @@ def after(step: Step, local: Local, wanted: DesiredLease) -> Local:
             return Nothing(reported=True)
         case _:
             return Nothing()
+
+
+def test_what_is_over_is_not_beaten_as_running_while_its_output_waits_for_the_bus() -> None:
+    beat = beat_of("job-1", Running(1, is_over=True))
+    assert beat is not None
+    assert beat.state == "ended"

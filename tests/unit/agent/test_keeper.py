@@ -4,7 +4,9 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from volt.contracts.clusters import Manifest, ManifestNode
 from volt.contracts.jobs import Workload
 from volt.contracts.messages import Decoder
 from volt.contracts.nodes import DesiredLease, Phase, Report, ReportCleared, ReportFailed, ReportPrepared
@@ -12,6 +14,7 @@ from volt.contracts.streams import COMMANDS
 from volt.runtime.memory import MemoryBus, MemoryClock
 from volt_agent import effects
 from volt_agent.checkpoints.lease import SharedStore
+from volt_agent.domain import Prepared
 from volt_agent.effects import Keeper, Node
 from volt_agent.heart import Heart
 from volt_agent.kernel import boot_ms
@@ -19,6 +22,14 @@ from volt_agent.process import ProcessRuntime
 from volt_agent.settings import Settings
 
 REPORTS_HEARD = 3
+MANIFEST = Manifest(
+    job="job",
+    generation=1,
+    master_address="127.0.0.1",
+    master_port=29_500,
+    world_size=1,
+    nodes=(ManifestNode(node="n1", node_rank=0, address="127.0.0.1", processes=1, first_rank=0),),
+)
 SECONDS_MAX = 10.0
 _decoder: Decoder[Report] = Decoder(ReportCleared, ReportFailed, ReportPrepared)
 
@@ -100,5 +111,28 @@ async def test_a_lease_of_a_card_that_has_fallen_out_is_refused_and_named(tmp_pa
     report = (await heard(bus))[0]
     assert isinstance(report, ReportFailed)
     assert (report.stage, report.message) == ("prepare", "WorkloadError: this node no longer has GPU-1")
+    keeper.unlist()
+    await asyncio.wait_for(keeping, SECONDS_MAX)
+
+
+async def test_a_start_waits_for_a_bus_that_is_away_and_no_node_is_blamed_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = asyncio.Semaphore(0)
+
+    async def unheard(_heart: Heart) -> bool:
+        asked.release()
+        await asyncio.sleep(0)
+        return False
+
+    monkeypatch.setattr(Heart, "beat_now", unheard)
+    keeper, bus = await keeper_of(tmp_path, "prepare")
+    keeping = asyncio.create_task(keeper.keep())
+    assert isinstance((await heard(bus))[0], ReportPrepared)
+    keeper.desire(replace(desired("start"), manifest=MANIFEST))
+    async with asyncio.timeout(SECONDS_MAX):
+        for _ in range(REPORTS_HEARD):
+            await asked.acquire()
+    assert isinstance(keeper.local, Prepared)
     keeper.unlist()
     await asyncio.wait_for(keeping, SECONDS_MAX)

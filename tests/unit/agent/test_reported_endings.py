@@ -5,6 +5,7 @@ import json
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import msgspec
 import pytest
@@ -16,7 +17,6 @@ from volt.contracts.messages import Decoder
 from volt.contracts.nodes import DesiredLease, Phase, Report, ReportEnded, ReportPrepared, ReportStarted
 from volt.contracts.streams import COMMANDS, LOGS
 from volt.runtime.memory import MemoryBus, MemoryClock
-from volt_agent import heart
 from volt_agent.checkpoints.lease import SharedStore
 from volt_agent.effects import Keeper, Node
 from volt_agent.endings import exit_of
@@ -121,7 +121,7 @@ def _desired(phase: Phase, processes: int, workload: Workload) -> DesiredLease:
 
 @pytest.fixture
 async def lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Lease]:
-    monkeypatch.setattr(heart, "LEAVE_SECONDS_MAX", 0.01)
+    monkeypatch.setattr(Heart, "beat_now", AsyncMock(return_value=True))
     bus = MemoryBus(MemoryClock())
     for stream in (COMMANDS, LOGS):
         await bus.ensure(stream)
