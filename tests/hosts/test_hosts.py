@@ -134,6 +134,16 @@ async def test_the_workload_of_an_agent_that_is_killed_does_not_run_on(house: Ho
         assert job.lost_nodes() == [victim]
 
 
+async def test_hosts_that_are_all_cut_off_at_once_are_not_lost_at_once(house: House) -> None:
+    """Reported as akash support#245: a blip of the control plane closed every lease."""
+    async with running(house) as job:
+        async with house.cut(*house.agents):
+            await asyncio.sleep(1.5 * L_SECONDS)
+        await asyncio.sleep(L_SECONDS)
+        await job.runs_on()
+        assert job.lost_nodes() == []
+
+
 async def test_an_agent_that_starts_again_at_once_ends_what_it_finds(house: House) -> None:
     async with running(house) as job:
         victim, old = job.host(1), job.run(1)
