@@ -210,6 +210,8 @@ class Beater:
             return False  # Nobody beats like that: it is gone on behind.
         if beat.incarnation == self._settings.incarnation:
             self._sequence = max(self._sequence, beat.sequence)
+            # A beat process before this one may have promised that the workloads run on for so long.
+            self._good_until_ms = max(self._good_until_ms, boot_ms() + self._good_for_ms(record))
             return False
         return True
 

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+from collections import deque
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -11,18 +12,20 @@ import structlog
 from volt.contracts.clusters import BeatId
 from volt.contracts.nodes import LeaseBeat
 from volt.contracts.timing import WATCHDOG_TICK_MS
-from volt_agent.beat import LINE_BYTES_MAX, Acknowledged, Status
+from volt_agent.beat import EXIT_IDENTITY_TAKEN, LINE_BYTES_MAX, Acknowledged, Status
 from volt_agent.kernel import boot_ms
 from volt_agent.settings import Settings
 
 LEAVE_SECONDS_MAX = 2.0
 UNREAD_BYTES_MAX = 256 * 1024
+SUCCESSORS_MAX, SUCCESSORS_MS = 5, 60_000
+"""So many beat processes that end by themselves, within so long, have a successor."""
 
 _log = structlog.get_logger("volt.heart")
 
 
 class HeartStopped(Exception):
-    """The beat process ended by itself; its exit code tells why (3: another agent is this node)."""
+    """The beat process ended, and has no successor; its exit code tells why (3: another agent is this node)."""
 
     def __init__(self, code: int) -> None:
         super().__init__(f"the beat process exited with code {code}")
@@ -67,7 +70,22 @@ class Heart:
         return (self._process.pid,) if self._process is not None else ()
 
     async def run(self) -> None:
-        """Beats until cancelled. Raises HeartStopped."""
+        """Beats until cancelled. A beat process that ends by itself has a successor; the node is the same incarnation.
+
+        Raises HeartStopped.
+        """
+        begun: deque[int] = deque(maxlen=SUCCESSORS_MAX + 1)
+        while True:
+            begun.append(boot_ms())
+            code = await self._beat_on()
+            often = len(begun) > SUCCESSORS_MAX and boot_ms() - begun[0] < SUCCESSORS_MS
+            if code == EXIT_IDENTITY_TAKEN or often:
+                self.stopped = True
+                raise HeartStopped(code)
+            _log.error("beat_process_ended", code=code)
+
+    async def _beat_on(self) -> int:
+        """Beats until the beat process ends; returns its exit code."""
         process = self._process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "volt_agent.beat"),
             stdin=asyncio.subprocess.PIPE,
@@ -76,11 +94,12 @@ class Heart:
             limit=LINE_BYTES_MAX,
             start_new_session=True,  # Ctrl-C in a terminal is for the agent, which beats a last time.
         )
+        ticking = asyncio.create_task(self._tick_on())
         try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._listen(process))
-                tasks.create_task(self._tick_on())
+            await self._listen(process)
+            return await process.wait()
         finally:
+            ticking.cancel()
             if process.returncode is None:
                 process.kill()
                 await process.wait()
@@ -133,8 +152,6 @@ class Heart:
             async with self._heard:
                 self._acknowledged_change = acknowledged.change
                 self._heard.notify_all()
-        self.stopped = True
-        raise HeartStopped(await process.wait())
 
     async def _tick_on(self) -> None:
         while True:

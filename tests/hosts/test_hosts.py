@@ -154,15 +154,16 @@ async def test_an_agent_that_starts_again_at_once_ends_what_it_finds(house: Hous
         await job.runs_on()
 
 
-async def test_an_agent_whose_beats_end_ends_too_and_its_workload_with_it(house: House) -> None:
+async def test_a_beat_process_that_dies_has_a_successor_and_the_job_goes_on(house: House) -> None:
+    """Starting it may take longer than F on a busy machine: then the workload stands still meanwhile."""
     async with running(house) as job:
-        victim, old = job.host(1), job.run(1)
-        (beat,) = house.agents[victim].host.running("volt_agent.beat")
-        os.kill(beat, signal.SIGKILL)
-        await house.restart(victim)
-        await job.ready(2)
-        assert is_gone(old.pid)
-        await job.runs_on()
+        before = job.runs()
+        for _ in range(2):
+            (beat,) = house.agents[job.host(1)].host.running("volt_agent.beat")
+            os.kill(beat, signal.SIGKILL)
+            await asyncio.sleep(L_SECONDS)
+            await job.runs_on()
+        _went_on(job, before)
 
 
 async def test_a_host_that_loses_its_power_is_replaced_once_and_comes_back_clear(house: House) -> None:
