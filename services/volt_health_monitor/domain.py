@@ -1,10 +1,11 @@
 """What the health-monitor knows, from the log and from the beats, and how it learns it.
 
-The log says what each node is (`nodes.py`) and what is recorded of cover (`cover.py`). Beats are read beside it. How
-long a node has been silent is counted on the monitor's own monotonic clock, from the reading of its last beat; and it
-is judged only when one of the monitor's own probes is read back, since then everything stored before the probe has been
-read too. A bus that is away, a reader that lags or a monitor that stood still bring no probe back in time, so that
-nobody is judged by them: the counting begins afresh.
+The log says what each node is (`nodes.py`), what is recorded of cover (`cover.py`) and of GPUs' faults (`faults.py`),
+and how far each node can be relied on (`reliability.py`). Beats are read beside it. How long a node has been silent is
+counted on the monitor's own monotonic clock, from the reading of its last beat; and it is judged only when one of the
+monitor's own probes is read back, since then everything stored before the probe has been read too. A bus that is away,
+a reader that lags or a monitor that stood still bring no probe back in time, so that nobody is judged by them: the
+counting begins afresh.
 """
 
 from dataclasses import dataclass, field
@@ -14,8 +15,10 @@ from volt.contracts.ledger import JobClosed, LedgerEvent
 from volt.contracts.log import Entry
 from volt.contracts.market import MarketCleared
 from volt.contracts.nodes import BeatsCovered, Heartbeat, NodeEvent
+from volt.contracts.telemetry import READINGS_PER_BEAT_MAX, XIDS_PER_BEAT_MAX
 from volt.contracts.timing import Timing
 from volt_health_monitor.cover import Cover, Finding, running_since
+from volt_health_monitor.faults import Diagnosis, Signs, Ward, diagnosis, heard, settled, warded, without_recorded
 from volt_health_monitor.nodes import (
     UNSEEN,
     Alive,
@@ -30,7 +33,7 @@ from volt_health_monitor.nodes import (
     verdict,
     with_start,
 )
-from volt_health_monitor.reliability import Record, recorded
+from volt_health_monitor.reliability import Records
 
 LEASES_PER_BEAT_MAX = 64
 GENERATION_MAX = 1_000_000_000
@@ -46,6 +49,10 @@ class Beats:
     silences: dict[NodeKey, Silence] = field(default_factory=dict)
     called_for: dict[NodeKey, None] = field(default_factory=dict)
     """Nodes of which the log should say something else than it does."""
+    signs: dict[NodeKey, Signs] = field(default_factory=dict)
+    """What beats have shown of the nodes' GPUs, of those nodes that tell of them."""
+    suspects: dict[NodeKey, None] = field(default_factory=dict)
+    """Nodes with a fault that counts only if nothing explains it."""
     read_ms: int = 0
     """The stream's time up to which beats have been read."""
     probe_receipt_ms: int | None = None
@@ -58,7 +65,9 @@ class State:
 
     timing: Timing
     nodes: dict[NodeKey, NodeState] = field(default_factory=dict)
-    records: dict[NodeKey, Record] = field(default_factory=dict)
+    records: Records = field(default_factory=Records)
+    wards: dict[NodeKey, Ward] = field(default_factory=dict)
+    """What the log says of the nodes' GPUs, of those nodes whose GPUs ever had a fault."""
     cover: Cover = field(default_factory=Cover)
     beats: Beats = field(default_factory=Beats)
 
@@ -97,6 +106,7 @@ def observe_beat(state: State, beat: Heartbeat, at_ms: int, receipt_ms: int) -> 
     running = running_since(beat, beats.read_ms, before, state.timing.cover_gap_ms)
     if before is not None:
         state.cover.break_chains(key, before, running)
+    _examine(state, key, beat, ended=before is not None and not before.running.keys() <= running.keys())
     started = with_start(before.started if before is not None else (), beat.incarnation)
     beats.sights[key] = Sight(beat.incarnation, beat.sequence, beats.read_ms, beat.leaving, started, running)
     beats.receipts.pop(key, None)
@@ -120,6 +130,9 @@ def observe_probe(state: State, sent_ms: int, at_ms: int, receipt_ms: int) -> No
         if sent_ms - heard_ms < state.unknown_after_ms:
             break
         beats.silences[key] = "silent" if sent_ms - heard_ms >= state.timing.lost_after_ms else "unknown"
+        _judge(state, key)
+    for key in tuple(beats.suspects):
+        _settle(state, key, beats.signs[key])
         _judge(state, key)
 
 
@@ -157,6 +170,19 @@ def verdict_on(state: State, key: NodeKey) -> Verdict | None:
     return verdict(state.nodes.get(key, UNSEEN), state.beats.sights.get(key), state.beats.silences.get(key))
 
 
+def diagnosis_of(state: State, key: NodeKey) -> Diagnosis | None:
+    """What the log should say next of the GPUs of a node that is alive, and does not."""
+    node, signs = state.nodes.get(key, UNSEEN), state.beats.signs.get(key)
+    if signs is None or not isinstance(node, Alive) or node.incarnation != signs.incarnation:
+        return None
+    return diagnosis(state.wards.get(key, Ward()), signs)
+
+
+def is_outrated(state: State, key: NodeKey) -> bool:
+    """Whether the log should tell anew how far a node that is alive can be relied on."""
+    return isinstance(state.nodes.get(key), Alive) and state.records.has_moved(key, state.beats.read_ms)
+
+
 def finding(state: State) -> Finding | None:
     """The cover to record now. Beats complete it up to `cover_gap_ms` before the last that was read."""
     period_ms = state.timing.cover_flush_ms
@@ -168,6 +194,10 @@ def beat_problem(beat: Heartbeat) -> str | None:
     """What is wrong with a beat that is well formed: it comes from a stranger."""
     if len(beat.leases) > LEASES_PER_BEAT_MAX:
         return f"{len(beat.leases)} leases; at most {LEASES_PER_BEAT_MAX}"
+    if len(beat.gpus) > READINGS_PER_BEAT_MAX or len(beat.xids) > XIDS_PER_BEAT_MAX:
+        return (
+            f"{len(beat.gpus)} GPUs and {len(beat.xids)} XIDs; at most {READINGS_PER_BEAT_MAX} and {XIDS_PER_BEAT_MAX}"
+        )
     if any(not 0 < lease.generation <= GENERATION_MAX for lease in beat.leases):
         return f"a generation is not between 1 and {GENERATION_MAX}"
     return None
@@ -176,7 +206,10 @@ def beat_problem(beat: Heartbeat) -> str | None:
 def _evolve_node(state: State, event: NodeEvent) -> None:
     key = NodeKey(event.account, event.node)
     node = state.nodes[key] = after(state.nodes.get(key, UNSEEN), event)
-    state.records[key] = recorded(state.records.get(key, Record()), event)
+    state.records.learn(key, event)
+    state.wards[key] = warded(state.wards.get(key, Ward()), event)
+    if key in state.beats.signs:
+        state.beats.signs[key] = without_recorded(state.beats.signs[key], state.wards[key])
     if not isinstance(node, Alive | Unknown):
         state.beats.receipts.pop(key, None)
         state.beats.silences.pop(key, None)
@@ -184,10 +217,25 @@ def _evolve_node(state: State, event: NodeEvent) -> None:
 
 
 def _judge(state: State, key: NodeKey) -> None:
-    if verdict_on(state, key) is None:
+    if verdict_on(state, key) is None and diagnosis_of(state, key) is None and not is_outrated(state, key):
         state.beats.called_for.pop(key, None)
     else:
         state.beats.called_for[key] = None
+
+
+def _examine(state: State, key: NodeKey, beat: Heartbeat, *, ended: bool) -> None:
+    """Looks at what the beat tells of GPUs. A node that never told of any has no signs."""
+    known = state.beats.signs.get(key)
+    if beat.gpus or beat.xids or known is not None:
+        _settle(state, key, heard(known, beat, state.beats.read_ms, ended=ended))
+
+
+def _settle(state: State, key: NodeKey, signs: Signs) -> None:
+    state.beats.signs[key] = signs = settled(signs, state.beats.read_ms)
+    if signs.suspected:
+        state.beats.suspects[key] = None
+    else:
+        state.beats.suspects.pop(key, None)
 
 
 def _count_afresh(state: State, receipt_ms: int) -> None:

@@ -167,10 +167,15 @@ def line_of(code: int) -> Line | None:
     return None if line is None or line.fault_class == "ignore" else line
 
 
+def is_aftermath(code: int) -> bool:
+    """Whether the XID follows from something else, as a rule."""
+    line = BY_CODE.get(code)
+    return line is not None and line.is_aftermath
+
+
 def is_hardware(code: int) -> bool:
     """Whether a workload that fails beside this XID has not failed by itself."""
-    line = line_of(code)
-    return line is not None and not line.is_aftermath
+    return line_of(code) is not None and not is_aftermath(code)
 
 
 def condition_of(reading: GpuReading) -> Condition | None:
