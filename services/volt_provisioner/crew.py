@@ -129,6 +129,8 @@ class Loss:
     member: Member
     cause: LossCause
     detail: str
+    lingers: bool = False
+    """Whether its node lives and is yet to end what it runs: until then nothing else may start."""
 
 
 @dataclass(frozen=True)
@@ -165,10 +167,11 @@ class Crew:
         )
 
     def without(self, member: Member, cause: LossCause, detail: str) -> "Crew":
+        lingers = cause == "gpu_fault" and member.lease not in self.ended
         return replace(
             self,
             members={lease: one for lease, one in self.members.items() if lease != member.lease},
             ended={lease: exits for lease, exits in self.ended.items() if lease != member.lease},
-            lost=(*self.lost, Loss(member, cause, detail)),
+            lost=(*self.lost, Loss(member, cause, detail, lingers)),
             trouble=self.trouble or member.lease,
         )

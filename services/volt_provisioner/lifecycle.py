@@ -4,7 +4,7 @@ A pair that is in no `match` is impossible, since only the provisioner writes th
 that the one before it made. What others write (grants, losses, releases) is in `inputs`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
@@ -27,7 +27,7 @@ from volt.contracts.clusters import (
 )
 from volt.contracts.ids import LeaseId
 from volt.contracts.timing import Timing
-from volt_provisioner.causes import is_restart, loss_sentence, restart_cause, succeeded, verdict_of
+from volt_provisioner.causes import BLAMELESS, is_restart, loss_sentence, restart_cause, succeeded, verdict_of
 from volt_provisioner.crew import Crew, Loss, Offered, Prepared, Preparing, Seat, Setback, Sought, Vacant
 from volt_provisioner.growth import grown, grown_seats, prepared_or_dropped, without_leavers, without_the_rest
 from volt_provisioner.inputs import gone
@@ -171,7 +171,8 @@ def _stopping(cluster: Stopping, event: ClusterEvent) -> Stopping | Forming | No
             | CheckpointStored(generation=cluster.generation)
             | CheckpointCommitted(generation=cluster.generation)
         ):
-            return _crewed(cluster, event)
+            after = _crewed(cluster, event)
+            return _lingering(after, after.crew.lost[-1:]) if after and isinstance(event, MemberLost) else after
         case _:
             return prepared_or_dropped(cluster, event)
 
@@ -202,7 +203,13 @@ def _crewed(cluster: C, event: ClusterEvent) -> C | None:
 
 def _ended(cluster: Starting | Running, event: GenerationEnded, timing: Timing) -> Stopping:
     by_ms = event.at_ms + halt_ms_max(timing)
-    return Stopping(cluster.life, cluster.generation, cluster.crew, event.lease, by_ms)
+    return _lingering(Stopping(cluster.life, cluster.generation, cluster.crew, event.lease, by_ms), cluster.crew.lost)
+
+
+def _lingering(cluster: Stopping, losses: Iterable[Loss]) -> Stopping:
+    """With those lost among who leaves whose nodes live, and may still run them."""
+    lost = (loss.member.lease for loss in losses if loss.lingers)
+    return replace(cluster, leavers=cluster.leavers.union(lease for lease in lost if lease in cluster.life.left))
 
 
 def _formed_again(cluster: Stopping, event: ClusterForming) -> Forming:
@@ -230,7 +237,7 @@ def _vacated(cluster: Forming, event: MemberLost) -> Forming | None:
     member = members_of(cluster).get(event.lease)
     if member is None:
         return None
-    is_fault = event.cause != "node_lost"
+    is_fault = event.cause not in BLAMELESS
     cause = loss_sentence(Loss(member, event.cause, event.detail))
     life = cluster.life.without(member, cluster.generation, event.cause)
     if is_fault:
@@ -240,7 +247,7 @@ def _vacated(cluster: Forming, event: MemberLost) -> Forming | None:
     return replace(
         _seated(cluster, {member.rank: Vacant(member.lease)}),
         life=life,
-        unended=cluster.unended - {member.lease},
+        unended=cluster.unended if event.cause == "gpu_fault" else cluster.unended - {member.lease},
         setbacks={**cluster.setbacks, member.rank: setback},
     )
 

@@ -5,12 +5,14 @@ A mapping in here is never changed in place: the next state gets another.
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from volt.contracts.clusters import CHECKPOINTS_KEPT, Checkpoint, LossCause, Manifest, Member, ReleaseReason
 from volt.contracts.ids import AccountId, JobId, LeaseId, NodeId
 from volt.contracts.jobs import JobSpec
 from volt_provisioner.crew import Crew, Growth, NewSeat, Prepared, Preparing, Seat, Setback, Sought, Vacant
 
+DoomCause = Literal["node_lost", "gpu_fault"]
 FAILED_NODES_MAX = 1_024
 """How many of the nodes that failed a job are kept away from it, the last ones; it bounds `MembersWanted`."""
 
@@ -22,6 +24,14 @@ class Job:
     account: AccountId
     id: JobId
     spec: JobSpec
+
+
+@dataclass(frozen=True)
+class Doom:
+    """Why a lease ends that its cluster still relies on."""
+
+    cause: DoomCause
+    detail: str = ""
 
 
 @dataclass(frozen=True)
@@ -53,8 +63,9 @@ class Life:
     """Nodes that are not wanted again: they could not do their part, or were lost to the job for the second time."""
     lost_nodes: tuple[NodeId, ...] = ()
     """Nodes that were lost to the job; one that is back and clear may serve it again."""
-    doomed: tuple[LeaseId, ...] = ()
-    """Leases whose node is known to be lost, in the log's order; the record of it is yet to be appended."""
+    doomed: Mapping[LeaseId, Doom] = field(default_factory=dict)
+    """Leases whose node is known to be lost, or one of whose GPUs has failed, in the log's order; the record of it is
+    yet to be appended."""
     left: Mapping[LeaseId, Left] = field(default_factory=dict)
 
     @property
@@ -68,7 +79,9 @@ class Life:
         return replace(self, committed=committed, restarts=0, first_cause="")
 
     def without(self, member: Member, generation: int, cause: LossCause) -> "Life":
-        """The member is lost: its lease waits to be cleared."""
+        """The member is lost: its lease waits to be cleared. A node with a faulty GPU may serve the job by others."""
+        if cause == "gpu_fault":
+            return self.leaving((member,), generation)
         may_return = cause == "node_lost" and member.node not in self.lost_nodes
         lost, failed = (self.lost_nodes, self.failed_nodes)
         if may_return:
@@ -86,7 +99,7 @@ class Life:
         left = {member.lease: Left(member, generation) for member in members}
         return replace(
             self,
-            doomed=tuple(lease for lease in self.doomed if lease not in left),
+            doomed={lease: doom for lease, doom in self.doomed.items() if lease not in left},
             left={**self.left, **left},
         )
 
@@ -120,7 +133,7 @@ class Forming:
     """By rank, in order."""
     unended: frozenset[LeaseId]
     """Who has not ended the generation before: members, who do so before they are prepared, and so in time; and those
-    who leave because the cluster shrinks."""
+    who leave because the cluster shrinks or a GPU of theirs has failed."""
     setbacks: Mapping[int, Setback]
     unended_by_ms: int = 0
     """For how long to wait for those who leave."""
@@ -171,7 +184,7 @@ class Stopping:
     halt_by_ms: int
     growth: Growth = field(default_factory=Growth)
     leavers: frozenset[LeaseId] = frozenset()
-    """Who leaves because the cluster shrinks and has not ended this generation."""
+    """Who leaves, because the cluster shrinks or a GPU has failed, and has not ended this generation."""
 
 
 Closed = Starting | Running | Stopping
