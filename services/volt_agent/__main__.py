@@ -16,8 +16,9 @@ from volt.runtime import telemetry
 from volt.runtime.nats import NatsBus
 from volt.runtime.readiness import say_ready
 from volt.runtime.settings import from_environment
-from volt_agent.beat import EXIT_IDENTITY_TAKEN
+from volt_agent.beat import EXIT_IDENTITY_TAKEN, boot_ms
 from volt_agent.checkpoints.lease import SharedStore
+from volt_agent.gauge import Gauge
 from volt_agent.gpus import find_gpus
 from volt_agent.handlers import Agent
 from volt_agent.heart import Heart, HeartStopped
@@ -60,7 +61,9 @@ async def _run(settings: Settings, node: str) -> None:
         address = settings.address or _own_address(settings.nats_url)
         runtime = ProcessRuntime(address, settings.state_folder, own=lambda: heart.pids)
         await runtime.end_leftovers()
-        agent = Agent(settings, node, incarnation, gpus, bus, runtime, heart, checkpoints)
+        # Declared GPUs are nobody's to read.
+        gauge = None if settings.gpus else Gauge((gpu.uuid for gpu in gpus), boot_ms)
+        agent = Agent(settings, node, incarnation, gpus, bus, runtime, heart, checkpoints, gauge)
         running = asyncio.create_task(agent.run())
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, running.cancel)

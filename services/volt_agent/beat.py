@@ -2,7 +2,8 @@
 
 The agent writes what it has on this process's stdin, one JSON line at every change and at every watchdog tick; this
 process publishes a heartbeat at every change and every `beat_ms`, one in flight, and writes a line on its stdout for
-each that was acknowledged. When the agent's loop stops ticking the beats stop; when stdin ends, so does the process.
+each that was acknowledged. What the driver tells of GPUs comes in lines of its own and rides on those beats. When the
+agent's loop stops ticking the beats stop; when stdin ends, so does the process.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from volt.contracts.messages import Decoder, encode
 from volt.contracts.nodes import Heartbeat, LeaseBeat
 from volt.contracts.streams import HEARTBEATS
 from volt.contracts.subjects import heartbeats
+from volt.contracts.telemetry import AGE_MS_MAX, GpuReading, Xid
 from volt.contracts.timing import WATCHDOG_TICK_MS
 from volt.runtime.nats import NatsBus
 from volt.runtime.ports import Record, SequenceConflict
@@ -42,12 +44,30 @@ class BeatSettings(BusSettings, frozen=True, kw_only=True):
     incarnation: str
 
 
-class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """A line from the agent: what it has now. `change` counts changes; an equal one is only a tick."""
+class Status(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A line from the agent: what it has now. `change` counts changes that are beaten at once; an equal one is a tick,
+    though steps of workloads may have moved."""
 
     change: int
     leases: tuple[LeaseBeat, ...] = ()
     leaving: bool = False
+
+
+class HeldXid(msgspec.Struct, frozen=True, kw_only=True):
+    """An XID that no acknowledged beat has told yet, and when it came, on the boot-time clock."""
+
+    number: int
+    gpu: str
+    code: int
+    at_ms: int
+
+
+class Gpus(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A line from the agent: what the driver tells. It rides on the next beat. `reading` counts the readings."""
+
+    reading: int = 0
+    gpus: tuple[GpuReading, ...] = ()
+    xids: tuple[HeldXid, ...] = ()
 
 
 class Acknowledged(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +76,8 @@ class Acknowledged(msgspec.Struct, frozen=True, kw_only=True):
     change: int
     sequence: int
     sent_ms: int
+    xid: int = 0
+    """The last XID that was told."""
 
 
 class Beater:
@@ -66,6 +88,7 @@ class Beater:
         self._subject = heartbeats(settings.account, settings.node)
         self._decoder: Decoder[Heartbeat] = Decoder(Heartbeat)
         self._status = Status(change=0)
+        self._gpus, self._read, self._xid = Gpus(), 0, 0
         self._ticked_ms = boot_ms()
         self._changed = asyncio.Event()
         self._sequence = 0
@@ -77,14 +100,17 @@ class Beater:
         async with asyncio.TaskGroup() as tasks:
             beating = tasks.create_task(self._beat_on())
             async for line in lines:
-                self._tick(msgspec.json.decode(line, type=Status))
+                self._hear_agent(msgspec.json.decode(line, type=Status | Gpus))
             beating.cancel()
 
-    def _tick(self, status: Status) -> None:
+    def _hear_agent(self, line: Status | Gpus) -> None:
+        if isinstance(line, Gpus):
+            self._gpus = line
+            return
         self._ticked_ms = boot_ms()
-        if status.change != self._status.change:
-            self._status = status
+        if line.change != self._status.change:
             self._changed.set()
+        self._status = line
 
     async def _beat_on(self) -> None:
         await self._come_in()
@@ -121,7 +147,8 @@ class Beater:
         raise BusUnavailable(f"the last beat could not be read in {LAST_ATTEMPTS_MAX} attempts")
 
     async def _beat(self) -> None:
-        status, sent_ms = self._status, boot_ms()
+        status, sent_ms, told = self._status, boot_ms(), self._gpus
+        xids = tuple(_aged(one, sent_ms) for one in told.xids if one.number > self._xid)
         beat = Heartbeat(
             account=self._settings.account,
             node=self._settings.node,
@@ -129,6 +156,8 @@ class Beater:
             sequence=self._sequence + 1,
             leases=status.leases,
             leaving=status.leaving,
+            gpus=told.gpus if told.reading > self._read else (),
+            xids=xids,
         )
         try:
             # An answer that takes half of F comes too late to be of use: the next beat is better than waiting.
@@ -143,8 +172,9 @@ class Beater:
             return
         self._hear(heard=True)
         self._sequence += 1
-        line = msgspec.json.encode(Acknowledged(change=status.change, sequence=self._sequence, sent_ms=sent_ms))
-        sys.stdout.buffer.write(line + b"\n")
+        self._read, self._xid = told.reading, max([self._xid, *(one.number for one in xids)])
+        line = Acknowledged(change=status.change, sequence=self._sequence, sent_ms=sent_ms, xid=self._xid)
+        sys.stdout.buffer.write(msgspec.json.encode(line) + b"\n")
         sys.stdout.buffer.flush()
 
     async def _settle_conflict(self) -> None:
@@ -182,6 +212,11 @@ class Beater:
 
 class IdentityTaken(Exception):
     """Another agent beats under this node's identity."""
+
+
+def _aged(one: HeldXid, sent_ms: int) -> Xid:
+    age_ms = min(max(0, sent_ms - one.at_ms), AGE_MS_MAX)
+    return Xid(number=one.number, gpu=one.gpu, code=one.code, age_ms=age_ms)
 
 
 def boot_ms() -> int:

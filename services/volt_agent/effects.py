@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,8 @@ from volt.contracts.subjects import command_report
 from volt.runtime.ports import Bus
 from volt_agent.checkpoints.lease import LeaseCheckpoints, SharedStore
 from volt_agent.checkpoints.storing import Stored
-from volt_agent.domain import Finished, Local, Nothing, Prepared, Running, Step, next_step, told, unreported
+from volt_agent.domain import Finished, Local, Nothing, Prepared, Running, Step, Steps, next_step, told, unreported
+from volt_agent.gauge import Gauge
 from volt_agent.heart import Heart
 from volt_agent.launch import process_environment
 from volt_agent.output import Output
@@ -72,6 +73,12 @@ class Node:
     changed: Callable[[], None]
     """To be called when a lease's local state has changed: it is beaten at once."""
     checkpoints: SharedStore
+    gauge: Gauge | None = None
+    """What the driver tells of its GPUs, where there is one."""
+
+    def has_failed(self, gpus: Iterable[GpuUuid]) -> bool:
+        """Whether the hardware of one of them has failed just now."""
+        return self.gauge is not None and self.gauge.has_failed(gpus)
 
 
 class Keeper:
@@ -88,6 +95,11 @@ class Keeper:
         self._watch: asyncio.Task[None] | None = None
         self._is_listed = True
         self._again_seconds = REPORT_AGAIN_SECONDS_MIN
+
+    @property
+    def steps(self) -> Steps:
+        """How far its workload has come."""
+        return self._checkpoints.steps
 
     def desire(self, desired: DesiredLease) -> None:
         """What is desired from now on; an older generation is ignored."""
@@ -181,7 +193,8 @@ class Keeper:
 
     def _check_gpus(self) -> None:
         """A card may have fallen out since the lease was granted. Only the leases that hold it suffer from that."""
-        missing = sorted(set(self.desired.gpus) - self._node.gpus)
+        vanished = self._node.gauge.vanished if self._node.gauge is not None else set()
+        missing = sorted(set(self.desired.gpus) - (self._node.gpus - vanished))
         if missing:
             raise WorkloadError(f"this node no longer has {', '.join(missing)}")
 
@@ -237,7 +250,11 @@ class Keeper:
         return exits
 
     async def _watch_over(self, ending: asyncio.Task[tuple[RankExit, ...]], generation: int) -> None:
-        self._become(Finished(generation, tuple(_exit(one) for one in await asyncio.shield(ending))))
+        exits = tuple(_exit(one) for one in await asyncio.shield(ending))
+        if any(one.code != 0 for one in exits) and self._node.has_failed(self.desired.gpus):
+            # What a broken GPU has ended did not fail: it has no exit of its own, like what a fence ends.
+            exits = tuple(one if one.code == 0 else Exit(local_rank=one.local_rank) for one in exits)
+        self._become(Finished(generation, exits))
 
     async def _report_started(self) -> None:
         local = self.local
