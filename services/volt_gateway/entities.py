@@ -4,7 +4,9 @@ key        the account that an HTTP key belongs to, under the key's SHA-256
 account    when it was opened, and which of its commands were refused
 job        a buyer's job, from the answer to its request to its bill
 node       what a node offers, and which of its GPUs are leased
-presence   whether a node's beats arrive, as said by the account that its agent speaks for
+presence   whether a node's beats arrive, and which of its GPUs have failed, as said by the account that its agent
+           speaks for
+history    what that account's nodes, or one of them, can be relied on for
 """
 
 from typing import TypeAlias
@@ -26,6 +28,7 @@ from volt.contracts.http_market import PRICES_MAX
 from volt.contracts.ledger import BillLine
 from volt.contracts.market import Quote as MarketQuote
 from volt.contracts.market import Waiting
+from volt.contracts.reliability import Mishap, Record
 
 ALL_OFFERS = "offers"
 
@@ -48,9 +51,34 @@ class Account(Document, frozen=True, kw_only=True):
     refused: tuple[tuple[int, Reason], ...] = ()
 
 
+class Quarantined(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A GPU that is not sold, and why; one that `closes_node` keeps all of its node from being sold."""
+
+    gpu: str
+    why: str
+    since_ms: int
+    closes_node: bool = False
+
+
 class Presence(Document, frozen=True, kw_only=True):
     state: NodeState
     reliability_permille: int = 1_000
+    quarantined: tuple[Quarantined, ...] = ()
+
+
+class PastMishap(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Something that counts against a node."""
+
+    kind: Mishap
+    at_ms: int
+    what: str = ""
+
+
+class History(Document, frozen=True, kw_only=True):
+    """Of a node, with the last of what went wrong, or of a provider."""
+
+    record: Record = Record()
+    mishaps: tuple[PastMishap, ...] = ()
 
 
 class Quote(Document, frozen=True, kw_only=True):
@@ -147,7 +175,7 @@ class Job(Document, frozen=True, kw_only=True):
         return self.state not in JOBS_ENDED and self.exhausted_at_ms is None
 
 
-Stored: TypeAlias = Key | Account | Presence | Node | Job | Quote
+Stored: TypeAlias = Key | Account | Presence | History | Node | Job | Quote
 
 
 def key_doc(sha256: str) -> str:
@@ -160,6 +188,11 @@ def account_doc(account: str) -> str:
 
 def presence_doc(account: str, node: str) -> str:
     return f"presence:{account}:{node}"
+
+
+def history_doc(account: str, node: str = "") -> str:
+    """Of the account's node; of all its nodes together if none is named."""
+    return f"history:{account}:{node}"
 
 
 def node_doc(node: str) -> str:
@@ -177,6 +210,11 @@ def quote_doc(quote: str) -> str:
 def bids_ranking(account: str) -> str:
     """The nodes that an account has offered."""
     return f"bids:{account}"
+
+
+def nodes_ranking(account: str) -> str:
+    """The nodes in whose name an account has beaten."""
+    return f"nodes:{account}"
 
 
 def queue_ranking(model: str) -> str:
