@@ -38,6 +38,10 @@ class Driver:
     def loses(self, card: int) -> None:
         self._add(f"lost {card}")
 
+    def is_repaired(self) -> None:
+        """All cards are there and well."""
+        self._script.write_text("")
+
     def _add(self, line: str) -> None:
         with self._script.open("a") as out:
             out.write(line + "\n")
