@@ -23,6 +23,7 @@ from volt_agent.gpus import find_gpus
 from volt_agent.handlers import Agent
 from volt_agent.heart import Heart, HeartStopped
 from volt_agent.identity import held_identity, new_incarnation
+from volt_agent.meters import measure
 from volt_agent.process import ProcessRuntime
 from volt_agent.processes import become_subreaper
 from volt_agent.settings import Settings, declared_gpus
@@ -37,6 +38,7 @@ _log = structlog.get_logger("volt.agent")
 async def main() -> int:
     """Runs the agent. Returns 0 after a wanted stop, 3 when VOLT or another agent refuses it, 1 if it failed."""
     telemetry.set_up("agent")
+    telemetry.set_up_meters("agent")
     code = 0
     try:
         settings = from_environment(Settings)
@@ -63,6 +65,8 @@ async def _run(settings: Settings, node: str) -> None:
         await runtime.end_leftovers()
         # Declared GPUs are nobody's to read.
         gauge = None if settings.gpus else Gauge((gpu.uuid for gpu in gpus), boot_ms)
+        if gauge is not None:
+            measure(gauge, node)
         agent = Agent(settings, node, incarnation, gpus, bus, runtime, heart, checkpoints, gauge)
         running = asyncio.create_task(agent.run())
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -45,7 +45,7 @@ class Gauge:
         """Gets the GPU, the code, and when it came."""
         self.readings: dict[GpuUuid, GpuReading] = {}
         """The last ones."""
-        self._gpus, self._now_ms = tuple(gpus)[:READINGS_PER_BEAT_MAX], now_ms
+        self.gpus, self._now_ms = tuple(gpus)[:READINGS_PER_BEAT_MAX], now_ms
         self._faults: deque[tuple[GpuUuid, int]] = deque(maxlen=XIDS_REMEMBERED_MAX)
         self._misses: dict[GpuUuid, int] = {}
         self._stopping = threading.Event()
@@ -82,7 +82,7 @@ class Gauge:
             return  # The loop is closed: the agent has gone.
 
     def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        events, due_ms = _Events(self._gpus), 0
+        events, due_ms = _Events(self.gpus), 0
         while not self._stopping.is_set():
             if self._now_ms() >= due_ms:
                 readings = self._read()
@@ -111,10 +111,10 @@ class Gauge:
         except pynvml.NVMLError as error:
             _log.warning("gpus_not_read", error=str(error))
             return ()
-        found = {gpu: _reading(gpu, handles[gpu]) if gpu in handles else None for gpu in self._gpus}
+        found = {gpu: _reading(gpu, handles[gpu]) if gpu in handles else None for gpu in self.gpus}
         self._misses = {gpu: 0 if reading else self._misses.get(gpu, 0) + 1 for gpu, reading in found.items()}
         gone = {gpu: GpuReading(gpu=gpu, vanished=True) for gpu, misses in self._misses.items() if misses >= MISSES_MIN}
-        return tuple(reading for gpu in self._gpus if (reading := found[gpu] or gone.get(gpu)) is not None)
+        return tuple(reading for gpu in self.gpus if (reading := found[gpu] or gone.get(gpu)) is not None)
 
     def _is_in_doubt(self) -> bool:
         return any(0 < misses < MISSES_MIN for misses in self._misses.values())

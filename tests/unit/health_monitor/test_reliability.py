@@ -69,6 +69,11 @@ def test_a_node_is_relied_on_until_it_falls_silent() -> None:
     assert permille(history(alive(0), lost(MS_PER_HOUR, "left")), MS_PER_HOUR) == PERMILLE
 
 
+def test_a_loss_after_thirty_days_costs_three_per_cent() -> None:
+    """As docs/reliability.md says."""
+    assert permille(history(alive(0), lost(30 * DAY_MS)), 30 * DAY_MS) == 966
+
+
 def test_a_doubt_that_passes_costs_nothing() -> None:
     unknown = NodeUnknown(account="lab", node="n1", incarnation="i", at_ms=5)
     assert permille(history(alive(0), unknown, alive(9)), 9) == PERMILLE
