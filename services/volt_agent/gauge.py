@@ -23,6 +23,9 @@ from volt.contracts.units import MS_PER_SECOND
 READ_MS = 5_000
 """How far apart readings are; after an XID or a miss the next one comes as soon as may be."""
 READ_MS_MIN = 500
+TELL_MS = 15_000
+"""How far apart readings are told in which only such numbers have moved as always do: the beats of ten thousand nodes
+are kept for fifteen minutes."""
 WAIT_MS = 250
 """How long the thread waits for an XID at a time, and so how late it may see that it is to end."""
 MISSES_MIN = 2
@@ -48,6 +51,8 @@ class Gauge:
         self.gpus, self._now_ms = tuple(gpus)[:READINGS_PER_BEAT_MAX], now_ms
         self._faults: deque[tuple[GpuUuid, int]] = deque(maxlen=XIDS_REMEMBERED_MAX)
         self._misses: dict[GpuUuid, int] = {}
+        self._told: tuple[GpuReading, ...] = ()
+        self._told_ms = 0
         self._stopping = threading.Event()
 
     def start(self) -> None:
@@ -96,7 +101,9 @@ class Gauge:
 
     def _tell(self, readings: tuple[GpuReading, ...]) -> None:
         self.readings = {one.gpu: one for one in readings}
-        self.on_read(readings)
+        if _health(readings) != _health(self._told) or self._now_ms() - self._told_ms >= TELL_MS:
+            self._told, self._told_ms = readings, self._now_ms()
+            self.on_read(readings)
 
     def _tell_xid(self, gpu: GpuUuid, code: int, at_ms: int) -> None:
         _log.warning("xid", gpu=gpu, code=code)
@@ -182,6 +189,14 @@ def _reading(gpu: GpuUuid, handle: object) -> GpuReading | None:
         nvlinks_up=sum(links),
         nvlinks_down=len(links) - sum(links),
     )
+
+
+def _health(readings: tuple[GpuReading, ...]) -> list[tuple[object, ...]]:
+    """What of the readings says whether the GPUs are well."""
+    return [
+        (one.gpu, one.vanished, one.ecc_uncorrected, one.remap_pending, one.remap_failed, one.nvlinks_down)
+        for one in readings
+    ]
 
 
 def _ecc_errors(handle: object, kind: int) -> int | None:

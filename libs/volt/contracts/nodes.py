@@ -98,7 +98,7 @@ class ReportCleared(Report, frozen=True, kw_only=True):
     """Nothing of the lease is left on the node."""
 
 
-class LeaseBeat(Value, frozen=True, kw_only=True):
+class LeaseBeat(Value, frozen=True, kw_only=True, omit_defaults=True):
     """A lease as the node has it now."""
 
     lease: LeaseId
@@ -110,7 +110,7 @@ class LeaseBeat(Value, frozen=True, kw_only=True):
     """The last step that this node has stored its part of."""
 
 
-class Heartbeat(Signal, frozen=True, kw_only=True):
+class Heartbeat(Signal, frozen=True, kw_only=True, omit_defaults=True):
     """A sign of life. `sequence` counts within the incarnation, from 1. `leaving`: the last one, on purpose.
 
     `gpus` are there when they were read since the last acknowledged beat; `xids` are those that no such beat had.
