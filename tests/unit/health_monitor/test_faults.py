@@ -172,6 +172,7 @@ def test_an_xid_is_counted_once_however_often_it_is_told_or_read() -> None:
     repeated = beat(99, xids=node.last.xids)
     node.monitor.hear(repeated)
     assert said(node.monitor) == []
+    assert [len(signs.seen) for signs in node.monitor.state.beats.signs.values()] == [1]
     node.monitor.restart()
     node.monitor.probe()
     node.monitor.probe()

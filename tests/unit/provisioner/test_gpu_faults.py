@@ -125,3 +125,37 @@ def test_who_is_to_join_a_cluster_that_grows_is_dropped() -> None:
     dropped = world.last(MemberDropped)
     assert (dropped.lease, dropped.cause) == ("j1-3", "gpu_fault")
     assert not world.all(GenerationEnded)
+
+
+def test_a_survivor_whose_gpu_fails_while_it_ends_the_old_generation_is_waited_for() -> None:
+    world = World(spec(3)).granted_and_running()
+    world.lose("n2")
+    world.happen(world.quarantined("n1", "n1-0"))
+    world.report(world.ended(0, killed(15), generation=1))
+    world.replace("n8", 4, 1)
+    world.replace("n9", 5, 2)
+    for rank in range(3):
+        world.report(world.prepared(rank))
+    assert len(world.all(ClusterStarting)) == 1, "n1 still runs generation 1"
+    world.report(world.ended_of("n1", 2, killed(15)))
+    assert len(world.all(ClusterStarting)) == 2
+    check(world.log, TIMING)
+
+
+def test_a_second_fault_of_its_node_does_not_mean_that_it_has_ended() -> None:
+    world = World().granted_and_running()
+    world.happen(world.quarantined("n1", "n1-0"))
+    world.happen(world.quarantined("n1", "n1-1"))
+    world.report(world.ended(0, killed(15), generation=1))
+    world.replace("n9", 3, 1)
+    world.report(world.prepared(0))
+    world.report(world.prepared(1))
+    assert len(world.all(ClusterStarting)) == 1
+    check(world.log, TIMING)
+
+
+def test_a_node_that_is_lost_before_its_fault_is_recorded_is_a_lost_node() -> None:
+    world = World().granted_and_running()
+    world.write(world.quarantined("n1", "n1-0"))
+    world.lose("n1")
+    assert [event.cause for event in world.all(MemberLost)] == ["node_lost"]
