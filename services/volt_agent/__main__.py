@@ -38,7 +38,6 @@ _log = structlog.get_logger("volt.agent")
 async def main() -> int:
     """Runs the agent. Returns 0 after a wanted stop, 3 when VOLT or another agent refuses it, 1 if it failed."""
     telemetry.set_up("agent")
-    telemetry.set_up_meters("agent")
     code = 0
     try:
         settings = from_environment(Settings)

@@ -1,4 +1,4 @@
-"""Export of spans and measurements over OTLP; configured by the standard `OTEL_*` variables."""
+"""Export of spans and metrics over OTLP; configured by the standard `OTEL_*` variables."""
 
 from opentelemetry import metrics, trace
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
@@ -11,13 +11,10 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 
 def set_up(service: str) -> None:
-    """Exports this process's spans in batches, as the service `volt-<service>`."""
-    provider = TracerProvider(resource=Resource.create({"service.name": f"volt-{service}"}))
+    """Exports this process's spans in batches, and its metrics, as the service `volt-<service>`."""
+    resource = Resource.create({"service.name": f"volt-{service}"})
+    provider = TracerProvider(resource=resource)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     trace.set_tracer_provider(provider)
-
-
-def set_up_meters(service: str) -> None:
-    """Exports what this process measures, now and then, as the service `volt-<service>`."""
-    resource = Resource.create({"service.name": f"volt-{service}"})
-    metrics.set_meter_provider(MeterProvider([PeriodicExportingMetricReader(OTLPMetricExporter())], resource))
+    reader = PeriodicExportingMetricReader(OTLPMetricExporter())
+    metrics.set_meter_provider(MeterProvider(resource=resource, metric_readers=[reader]))

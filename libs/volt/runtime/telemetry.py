@@ -48,12 +48,6 @@ def set_up(service: str) -> None:
         export.set_up(service)
 
 
-def set_up_meters(service: str) -> None:
-    """Exports what this process measures, if an endpoint is set."""
-    if os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
-        importlib.import_module("volt.runtime.export").set_up_meters(service)
-
-
 def flush() -> None:
     """Hands over what has not been exported yet."""
     shutdown = getattr(trace.get_tracer_provider(), "shutdown", None)
