@@ -158,6 +158,11 @@ class Crew:
         trouble = lease if failed and self.trouble is None else self.trouble
         return replace(self, ended={**self.ended, lease: exits}, trouble=trouble)
 
+    def with_gone(self, lease: LeaseId) -> "Crew":
+        """Nothing runs any more of one that is lost."""
+        lost = tuple(replace(loss, lingers=loss.lingers and loss.member.lease != lease) for loss in self.lost)
+        return replace(self, lost=lost)
+
     def without_members(self, leases: Collection[LeaseId]) -> "Crew":
         """Without those who leave; that they did is no trouble."""
         return replace(

@@ -74,7 +74,7 @@ def without_leavers(cluster: Running, event: GenerationEnded, stopping: Stopping
         stopping,
         life=cluster.life.leaving(leavers, cluster.generation),
         crew=cluster.crew.without_members(event.leaves),
-        leavers=stopping.leavers | leaving,
+        leavers=leaving,
     )
 
 

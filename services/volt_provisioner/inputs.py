@@ -83,7 +83,7 @@ def gone(cluster: C, lease: LeaseId) -> C:
         case Forming():
             return replace(cluster, unended=cluster.unended - {lease})
         case Stopping():
-            return replace(cluster, leavers=cluster.leavers - {lease})
+            return replace(cluster, leavers=cluster.leavers - {lease}, crew=cluster.crew.with_gone(lease))
         case _:
             return cluster
 

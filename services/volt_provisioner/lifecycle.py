@@ -4,7 +4,7 @@ A pair that is in no `match` is impossible, since only the provisioner writes th
 that the one before it made. What others write (grants, losses, releases) is in `inputs`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeVar
 
@@ -163,7 +163,7 @@ def _stopping(cluster: Stopping, event: ClusterEvent) -> Stopping | Forming | No
     match event:
         case ClusterForming() if event.generation == cluster.generation + 1:
             return _formed_again(cluster, event)
-        case MemberEnded(lease=lease, generation=cluster.generation) if lease in cluster.leavers:
+        case MemberEnded(lease=lease, generation=cluster.generation) if lease in cluster.leavers | cluster.lingering:
             return gone(cluster, lease)
         case (
             MemberEnded(generation=cluster.generation)
@@ -171,8 +171,7 @@ def _stopping(cluster: Stopping, event: ClusterEvent) -> Stopping | Forming | No
             | CheckpointStored(generation=cluster.generation)
             | CheckpointCommitted(generation=cluster.generation)
         ):
-            after = _crewed(cluster, event)
-            return _lingering(after, after.crew.lost[-1:]) if after and isinstance(event, MemberLost) else after
+            return _crewed(cluster, event)
         case _:
             return prepared_or_dropped(cluster, event)
 
@@ -203,13 +202,7 @@ def _crewed(cluster: C, event: ClusterEvent) -> C | None:
 
 def _ended(cluster: Starting | Running, event: GenerationEnded, timing: Timing) -> Stopping:
     by_ms = event.at_ms + halt_ms_max(timing)
-    return _lingering(Stopping(cluster.life, cluster.generation, cluster.crew, event.lease, by_ms), cluster.crew.lost)
-
-
-def _lingering(cluster: Stopping, losses: Iterable[Loss]) -> Stopping:
-    """With those lost among who leaves whose nodes live, and may still run them."""
-    lost = (loss.member.lease for loss in losses if loss.lingers)
-    return replace(cluster, leavers=cluster.leavers.union(lease for lease in lost if lease in cluster.life.left))
+    return Stopping(cluster.life, cluster.generation, cluster.crew, event.lease, by_ms)
 
 
 def _formed_again(cluster: Stopping, event: ClusterForming) -> Forming:
@@ -226,7 +219,7 @@ def _formed_again(cluster: Stopping, event: ClusterForming) -> Forming:
         life,
         event.generation,
         dict(sorted(seats.items())),
-        unended=(frozenset(crew.members) - crew.ended.keys()) | cluster.leavers,
+        unended=(frozenset(crew.members) - crew.ended.keys()) | cluster.leavers | cluster.lingering,
         unended_by_ms=cluster.halt_by_ms,
         setbacks={loss.member.rank: Setback(event.at_ms, loss_sentence(loss)) for loss in crew.lost},
     )

@@ -184,7 +184,13 @@ class Stopping:
     halt_by_ms: int
     growth: Growth = field(default_factory=Growth)
     leavers: frozenset[LeaseId] = frozenset()
-    """Who leaves, because the cluster shrinks or a GPU has failed, and has not ended this generation."""
+    """Who leaves because the cluster shrinks and has not ended this generation."""
+
+    @property
+    def lingering(self) -> frozenset[LeaseId]:
+        """Who is lost, on a node that lives, and has not ended this generation."""
+        lost = (loss.member.lease for loss in self.crew.lost if loss.lingers)
+        return frozenset(lease for lease in lost if lease in self.life.left)
 
 
 Closed = Starting | Running | Stopping
