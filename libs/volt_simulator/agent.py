@@ -7,19 +7,17 @@ import asyncio
 from collections.abc import Coroutine
 from dataclasses import replace
 
+from msgspec import structs
+
 from volt.contracts.bids import Gpu, Place, PlaceBid, Terms
 from volt.contracts.clusters import BeatId, Exit
 from volt.contracts.errors import BusUnavailable
+from volt.contracts.ids import GpuUuid
 from volt.contracts.messages import Decoder, encode
-from volt.contracts.nodes import (
-    Desired,
-    DesiredLease,
-    Heartbeat,
-    Report,
-    ReportCleared,
-)
+from volt.contracts.nodes import Desired, DesiredLease, Heartbeat, Report, ReportCleared
 from volt.contracts.streams import DESIRED, HEARTBEATS
 from volt.contracts.subjects import command_bid, command_report, desired, heartbeats
+from volt.contracts.telemetry import Xid
 from volt.runtime.ports import Record, SequenceConflict
 from volt_agent.domain import Finished, Frozen, Local, Nothing, Prepared, Running, Step, beat_of, next_step, unreported
 from volt_agent.effects import REPORT_AGAIN_SECONDS_MAX, REPORT_AGAIN_SECONDS_MIN, STEP_RETRY_SECONDS
@@ -51,6 +49,9 @@ class Agent:
         self._busy: set[str] = set()
         self._reflected_seq = 0
         self._sequence, self._last_seq = 0, 0
+        self._xids: list[tuple[Xid, float]] = []
+        """Those that no acknowledged beat has told, and when they came."""
+        self._xids_seen = 0
         self._acked_ms = float("-inf")
         self._freezes: dict[str, int] = {}
         self._changed = asyncio.Event()
@@ -76,6 +77,12 @@ class Agent:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    def see_xid(self, gpu: GpuUuid, code: int) -> None:
+        """The driver has reported an error; it is told with the next beats."""
+        self._xids_seen += 1
+        xid = Xid(number=self._xids_seen, gpu=gpu, code=code, age_ms=0)
+        self._xids.append((xid, self.machine.boot_ms()))
 
     async def _first_beat(self) -> None:
         while self._acked_ms == float("-inf") and not self._trouble.done():
@@ -319,12 +326,15 @@ class Agent:
         """It is acknowledged in time, or not at all."""
         subject, sent_ms = heartbeats(self._plan.account, self._plan.node), self.machine.boot_ms()
         beats = (beat_of(lease, local) for lease, local in sorted(self._local.items()))
+        xids = tuple(structs.replace(xid, age_ms=max(0, round(sent_ms - at_ms))) for xid, at_ms in self._xids)
         beat = Heartbeat(
             account=self._plan.account,
             node=self._plan.node,
             incarnation=self.incarnation,
             sequence=self._sequence + 1,
             leases=tuple(one for one in beats if one is not None),
+            gpus=self.machine.readings(),
+            xids=xids,
         )
         try:
             self._last_seq = await self._beats.publish(subject, encode(beat), expected_seq=self._last_seq)
@@ -335,6 +345,8 @@ class Agent:
             return
         else:
             self._sequence += 1
+            told = {xid.number for xid in xids}
+            self._xids = [one for one in self._xids if one[0].number not in told]
             await self._awake()
             was_fenced = self._is_fenced and self._acked_ms > float("-inf")
             self._acked_ms = max(self._acked_ms, sent_ms)

@@ -12,6 +12,7 @@ from random import Random
 from volt.contracts.clusters import Exit
 from volt.contracts.ids import GpuUuid, JobId, LeaseId
 from volt.contracts.nodes import DesiredLease
+from volt.contracts.telemetry import GpuReading
 from volt.contracts.timing import Timing
 from volt_simulator.plan import Ending, NodePlan
 from volt_simulator.wire import Link, Network
@@ -143,6 +144,10 @@ class Machine:
         self.loop = floor.loop
         self.still_until = 0.0
         self.processes: dict[LeaseId, Process] = {}
+        self.broken: dict[GpuUuid, GpuReading] = {}
+        """What the driver tells of GPUs that have failed and were not repaired."""
+        self.is_read = False
+        """Whether its GPUs are read at all: those of a machine where none ever failed are not."""
         self.cut_until = 0.0
         self.links: list[Link] = []
         self._rate = 1 + plan.drift_ppm / 1_000_000
@@ -237,6 +242,17 @@ class Machine:
         if process is not None:
             takes_ms = self.chance.uniform(0, grace_ms) if grace_ms else 0
             process.stop = self.loop.call_later(takes_ms / 1000, self._stopped, process)
+
+    def break_gpu(self, reading: GpuReading) -> None:
+        """It has failed, and what ran on it has ended without an exit of its own."""
+        self.broken[reading.gpu], self.is_read = reading, True
+        for process in list(self.processes.values()):
+            if reading.gpu in process.gpus:
+                self._gone(process, process.exits(None), disturbs=True)
+
+    def readings(self) -> tuple[GpuReading, ...]:
+        """What the driver tells, where anybody reads it."""
+        return tuple(self.broken.get(gpu, GpuReading(gpu=gpu)) for gpu in self.gpus) if self.is_read else ()
 
     def kill_all(self) -> None:
         """Nothing of what ran is left, and nobody saw it end."""

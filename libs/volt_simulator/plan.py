@@ -33,6 +33,8 @@ FaultKind = Literal[
     "agent_freezes",
     "node_dies",
     "agent_dies",
+    "gpu_fails",
+    "gpu_vanishes",
     "twin",
     "withdraws",
     "pauses",
@@ -48,6 +50,8 @@ NODE_FAULTS: tuple[tuple[FaultKind, float, int], ...] = (
     ("withdraws", 0.1, 0),
     ("pauses", 0.1, 120 * SECOND_MS),
     ("reprices", 0.3, 0),
+    ("gpu_fails", 0.4, 120 * SECOND_MS),
+    ("gpu_vanishes", 0.4, 120 * SECOND_MS),
 )
 """What befalls nodes: how often for four nodes in an hour, and for how long, typically."""
 
@@ -93,8 +97,9 @@ class Fault:
 
     bus_away: nobody reaches the bus. service_dies: it starts afresh after that time. service_cut, node_cut: it does not
     reach the bus. node_freezes: the whole machine stands still; agent_freezes: its agent alone does. node_dies: the
-    machine is off, and starts afresh; agent_dies: its agent alone. twin: while the node does not reach the bus, another
-    agent of its identity starts.
+    machine is off, and starts afresh; agent_dies: its agent alone. gpu_fails, gpu_vanishes: the driver tells so of one
+    of its GPUs, and after that time its agent starts afresh and finds it well. twin: while the node does not reach the
+    bus, another agent of its identity starts.
     withdraws, pauses, reprices: what its provider does with its bid.
     """
 

@@ -22,6 +22,7 @@ from volt.contracts.subjects import (
     JOB_COMMANDS,
     REPORTS,
 )
+from volt.contracts.telemetry import GpuReading
 from volt.contracts.timing import SERVED, Timing
 from volt.runtime.engine import Engine
 from volt.runtime.log import read_entry
@@ -49,6 +50,8 @@ SETTLE_MS_MAX = 3_600_000
 SETTLE_STEP_MS = 10_000
 HISTORY_ENTRIES_MAX = 200
 RETRY_SECONDS = 1.0
+RESTART_SECONDS = 1.0
+XID_OF_FAILURE = 48
 
 
 @dataclass(frozen=True)
@@ -251,6 +254,9 @@ class World:
                 else:
                     node.machine.orphan()
                 self.loop.call_at(until, self._start_agent, node)
+            case "gpu_fails" | "gpu_vanishes":
+                self._break_gpu(node, vanishes=fault.kind == "gpu_vanishes")
+                self.loop.call_at(min(until, self.plan.faults_end_ms / 1000), self._repair, node)
             case "twin":
                 node.machine.cut(until)
                 twin = self._make_node(node.machine.plan)
@@ -261,6 +267,19 @@ class World:
                 self._spawn(self._people.sell_otherwise(fault, node.machine.plan))
             case _:
                 raise AssertionError(f"{fault.kind} is no node's")
+
+    def _break_gpu(self, node: _Node, *, vanishes: bool) -> None:
+        gpu = self._chance.choice(node.machine.gpus)
+        if not vanishes and node.agent is not None:
+            node.agent.see_xid(gpu, XID_OF_FAILURE)
+        node.machine.break_gpu(GpuReading(gpu=gpu, vanished=vanishes, ecc_uncorrected=1))
+
+    def _repair(self, node: _Node) -> None:
+        """Its provider resets the GPUs and starts the agent afresh; but for a machine that is off, which will be."""
+        node.machine.broken.clear()
+        if node.task is not None and not node.task.done():
+            node.task.cancel()
+            self.loop.call_later(RESTART_SECONDS, self._start_agent, node)
 
     def _start_agent(self, node: _Node) -> None:
         if node.task is not None and not node.task.done():

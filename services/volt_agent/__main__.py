@@ -18,10 +18,13 @@ from volt.runtime.readiness import say_ready
 from volt.runtime.settings import from_environment
 from volt_agent.beat import EXIT_IDENTITY_TAKEN
 from volt_agent.checkpoints.lease import SharedStore
+from volt_agent.gauge import Gauge
 from volt_agent.gpus import find_gpus
 from volt_agent.handlers import Agent
 from volt_agent.heart import Heart, HeartStopped
 from volt_agent.identity import held_identity, new_incarnation
+from volt_agent.kernel import boot_ms
+from volt_agent.meters import measure
 from volt_agent.process import ProcessRuntime
 from volt_agent.processes import become_subreaper
 from volt_agent.settings import Settings, declared_gpus
@@ -65,7 +68,11 @@ async def _run(settings: Settings, node: str) -> None:
             frozen_ms_max=settings.timing.frozen_ms_max,
         )
         await runtime.end_leftovers()
-        agent = Agent(settings, node, incarnation, gpus, bus, runtime, heart, checkpoints)
+        # Declared GPUs are nobody's to read.
+        gauge = None if settings.gpus else Gauge((gpu.uuid for gpu in gpus), boot_ms)
+        if gauge is not None:
+            measure(gauge, node)
+        agent = Agent(settings, node, incarnation, gpus, bus, runtime, heart, checkpoints, gauge)
         running = asyncio.create_task(agent.run())
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, running.cancel)

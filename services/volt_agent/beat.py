@@ -2,7 +2,8 @@
 
 The agent writes what it has on this process's stdin, one JSON line at every change and at every watchdog tick; this
 process publishes a heartbeat at every change and at the fleet's pace, one in flight, and writes a line on its stdout
-for each that was acknowledged. The beats stop when the agent stops ticking; the process ends with stdin.
+for each that was acknowledged. What the driver tells of GPUs comes in lines of its own and rides on those beats. The
+beats stop when the agent stops ticking; the process ends with stdin.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ from volt.contracts.messages import Decoder, encode
 from volt.contracts.nodes import Heartbeat, LeaseBeat
 from volt.contracts.streams import DESIRED, HEARTBEATS
 from volt.contracts.subjects import DESIRED_FLEET, heartbeats
+from volt.contracts.telemetry import AGE_MS_MAX, GpuReading, Xid
 from volt.contracts.timing import WATCHDOG_TICK_MS
 from volt.runtime.nats import NatsBus
 from volt.runtime.ports import Record, SequenceConflict
@@ -46,12 +48,30 @@ class BeatSettings(BusSettings, frozen=True, kw_only=True):
     incarnation: str
 
 
-class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """A line from the agent: what it has now. `change` counts changes; an equal one is only a tick."""
+class Status(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A line from the agent: what it has now. `change` counts changes that are beaten at once; an equal one is a tick,
+    though steps of workloads may have moved."""
 
     change: int
     leases: tuple[LeaseBeat, ...] = ()
     leaving: bool = False
+
+
+class HeldXid(msgspec.Struct, frozen=True, kw_only=True):
+    """An XID that no acknowledged beat has told yet, and when it came, on the boot-time clock."""
+
+    number: int
+    gpu: str
+    code: int
+    at_ms: int
+
+
+class Gpus(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A line from the agent: what the driver tells. It rides on the next beat. `reading` counts the readings."""
+
+    reading: int = 0
+    gpus: tuple[GpuReading, ...] = ()
+    xids: tuple[HeldXid, ...] = ()
 
 
 class Acknowledged(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +82,8 @@ class Acknowledged(msgspec.Struct, frozen=True, kw_only=True):
     sent_ms: int
     fence_after_ms: int
     """How long it is good for from then, as it states itself."""
+    xid: int = 0
+    """The last XID that was told."""
 
 
 class Beater:
@@ -73,6 +95,7 @@ class Beater:
         self._decoder: Decoder[Heartbeat] = Decoder(Heartbeat)
         self._paces: Decoder[Pace] = Decoder(Pace)
         self._status = Status(change=0)
+        self._gpus, self._read, self._xid = Gpus(), 0, 0
         self._ticked_ms = boot_ms()
         self._changed = asyncio.Event()
         self._sequence = 0
@@ -87,15 +110,18 @@ class Beater:
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(self._beat_on()), tasks.create_task(self._follow_pace())]
             async for line in lines:
-                self._tick(msgspec.json.decode(line, type=Status))
+                self._hear_agent(msgspec.json.decode(line, type=Status | Gpus))
             for task in running:
                 task.cancel()
 
-    def _tick(self, status: Status) -> None:
+    def _hear_agent(self, line: Status | Gpus) -> None:
+        if isinstance(line, Gpus):
+            self._gpus = line
+            return
         self._ticked_ms = boot_ms()
-        if status.change != self._status.change:
-            self._status = status
+        if line.change != self._status.change:
             self._changed.set()
+        self._status = line
 
     async def _beat_on(self) -> None:
         await self._come_in()
@@ -145,7 +171,8 @@ class Beater:
         raise BusUnavailable(f"the last beat could not be read in {LAST_ATTEMPTS_MAX} attempts")
 
     async def _beat(self) -> None:
-        status, sent_ms = self._status, boot_ms()
+        status, sent_ms, told = self._status, boot_ms(), self._gpus
+        xids = tuple(_aged(one, sent_ms) for one in told.xids if one.number > self._xid)
         beat = Heartbeat(
             account=self._settings.account,
             node=self._settings.node,
@@ -155,6 +182,8 @@ class Beater:
             leaving=status.leaving,
             # What was promised to the workloads is not taken back when the pace becomes faster: the beat says so.
             fence_after_ms=max(self._pace.fence_after_ms, self._good_until_ms - sent_ms),
+            gpus=told.gpus if told.reading > self._read else (),
+            xids=xids,
         )
         try:
             # An answer that takes half of F comes too late to be of use: the next beat is better than waiting.
@@ -170,8 +199,13 @@ class Beater:
         self._hear(heard=True)
         self._good_until_ms = sent_ms + beat.fence_after_ms
         self._sequence += 1
+        self._read, self._xid = told.reading, max([self._xid, *(one.number for one in xids)])
         heard = Acknowledged(
-            change=status.change, sequence=self._sequence, sent_ms=sent_ms, fence_after_ms=beat.fence_after_ms
+            change=status.change,
+            sequence=self._sequence,
+            sent_ms=sent_ms,
+            fence_after_ms=beat.fence_after_ms,
+            xid=self._xid,
         )
         sys.stdout.buffer.write(msgspec.json.encode(heard) + b"\n")
         sys.stdout.buffer.flush()
@@ -218,6 +252,11 @@ class Beater:
 
 class IdentityTaken(Exception):
     """Another agent beats under this node's identity."""
+
+
+def _aged(one: HeldXid, sent_ms: int) -> Xid:
+    age_ms = min(max(0, sent_ms - one.at_ms), AGE_MS_MAX)
+    return Xid(number=one.number, gpu=one.gpu, code=one.code, age_ms=age_ms)
 
 
 async def main() -> int:

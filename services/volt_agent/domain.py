@@ -18,6 +18,7 @@ the log is proof that it was heard.
 
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import NamedTuple
 
 from volt.contracts.clusters import BeatId, Exit
 from volt.contracts.nodes import DesiredLease, LeaseBeat, LeaseState, Thaw
@@ -77,6 +78,16 @@ class Finished:
 
 
 Local = Nothing | Prepared | Running | Frozen | Finished
+
+
+class Steps(NamedTuple):
+    """How far a workload has come: the last step that it has written, and the last that is stored; None if none is."""
+
+    written: int | None = None
+    stored: int | None = None
+
+
+NO_STEPS = Steps()
 
 
 class Step(Enum):
@@ -141,7 +152,7 @@ def told(local: Local) -> dict[str, str | int]:
             return {"state": "finished", "generation": generation, "exits": ", ".join(ends)}
 
 
-def beat_of(lease: str, local: Local) -> LeaseBeat | None:
+def beat_of(lease: str, local: Local, steps: Steps = NO_STEPS) -> LeaseBeat | None:
     """What the heartbeat says of a lease, if there is anything to say."""
     match local:
         case Nothing():
@@ -154,7 +165,7 @@ def beat_of(lease: str, local: Local) -> LeaseBeat | None:
             return LeaseBeat(lease=lease, generation=generation, state="frozen", freeze=freeze)
         case Finished(generation=generation):
             state = "ended"
-    return LeaseBeat(lease=lease, generation=generation, state=state)
+    return LeaseBeat(lease=lease, generation=generation, state=state, step=steps.written, stored=steps.stored)
 
 
 def _from_nothing(local: Nothing, desired: DesiredLease) -> Step:

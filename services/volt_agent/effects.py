@@ -1,10 +1,9 @@
 """What an agent does about its leases: one keeper for each, which takes the next step until nothing is left to do."""
 
 import asyncio
-import os
 import signal
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,14 +25,27 @@ from volt.contracts.subjects import command_report
 from volt.runtime.ports import Bus
 from volt_agent.checkpoints.lease import LeaseCheckpoints, SharedStore
 from volt_agent.checkpoints.storing import Stored
-from volt_agent.domain import Finished, Frozen, Local, Nothing, Prepared, Running, Step, next_step, told, unreported
+from volt_agent.domain import (
+    Finished,
+    Frozen,
+    Local,
+    Nothing,
+    Prepared,
+    Running,
+    Step,
+    Steps,
+    next_step,
+    told,
+    unreported,
+)
 from volt_agent.endings import exit_of, failure_of, is_done, unstarted
+from volt_agent.gauge import Gauge
 from volt_agent.heart import Heart
-from volt_agent.launch import process_environment
+from volt_agent.launch import launches_of
 from volt_agent.output import Output
 from volt_agent.process import ProcessRuntime, Workload
 from volt_agent.reports import Whose, report_of
-from volt_agent.runtimes import Launch, RankExit, WorkloadError
+from volt_agent.runtimes import RankExit, WorkloadError
 from volt_agent.settings import Settings
 
 STEP_RETRY_SECONDS = 0.5
@@ -58,6 +70,12 @@ class Node:
     changed: Callable[[], None]
     """To be called when a lease's local state has changed: it is beaten at once."""
     checkpoints: SharedStore
+    gauge: Gauge | None = None
+    """What the driver tells of its GPUs, where there is one."""
+
+    def has_failed(self, gpus: Iterable[GpuUuid]) -> bool:
+        """Whether the hardware of one of them has failed just now."""
+        return self.gauge is not None and self.gauge.has_failed(gpus)
 
 
 class Keeper:
@@ -76,6 +94,11 @@ class Keeper:
         self._again_seconds = REPORT_AGAIN_SECONDS_MIN
         self._fences, self._freezes = node.heart.fences, 0
         self._freezing: asyncio.Task[None] | None = None
+
+    @property
+    def steps(self) -> Steps:
+        """How far its workload has come."""
+        return self._checkpoints.steps
 
     def desire(self, desired: DesiredLease) -> None:
         """What is desired from now on; an older generation is ignored."""
@@ -178,7 +201,8 @@ class Keeper:
 
     def _check_gpus(self) -> None:
         """A card may have fallen out since the lease was granted. Only the leases that hold it suffer from that."""
-        missing = sorted(set(self.desired.gpus) - self._node.gpus)
+        vanished = self._node.gauge.vanished if self._node.gauge is not None else set()
+        missing = sorted(set(self.desired.gpus) - (self._node.gpus - vanished))
         if missing:
             raise WorkloadError(f"this node no longer has {', '.join(missing)}")
 
@@ -201,9 +225,11 @@ class Keeper:
             self._unprepare()
             return
         deadline_ms = self._node.heart.acknowledged_ms + self._node.heart.fence_after_ms
+        folder, checkpoints = self._node.runtime.jobs / desired.job, self._checkpoints.folder(desired.generation)
         try:
+            launches = launches_of(desired, folder, checkpoints, Path(self._node.settings.workdir).resolve())
             workload = self._workload = await self._node.runtime.start(
-                desired.lease, desired.generation, self._launches(desired), deadline_ms, output.take
+                desired.lease, desired.generation, launches, deadline_ms, output.take
             )
         except (WorkloadError, OSError) as error:
             self._become(Finished(desired.generation, failure=failure_of(error), failed_start=True))
@@ -282,7 +308,11 @@ class Keeper:
         return exits
 
     async def _watch_over(self, ending: asyncio.Task[tuple[RankExit, ...]], generation: int) -> None:
-        self._become(Finished(generation, tuple(exit_of(one) for one in await asyncio.shield(ending))))
+        exits = tuple(exit_of(one) for one in await asyncio.shield(ending))
+        if any(one.code != 0 for one in exits) and self._node.has_failed(self.desired.gpus):
+            # What a broken GPU has ended did not fail: it has no exit of its own, like what a fence ends.
+            exits = tuple(one if one.code == 0 else Exit(local_rank=one.local_rank) for one in exits)
+        self._become(Finished(generation, exits))
 
     async def _report_checkpoint(self, generation: int, step: int, stored: Stored) -> None:
         """A bus that is away is waited for: the report is of use for as long as the generation runs."""
@@ -359,24 +389,6 @@ class Keeper:
         self.local = local
         self._wake.set()
         self._node.changed()
-
-    def _launches(self, desired: DesiredLease) -> tuple[Launch, ...]:
-        folder = self._node.runtime.jobs / desired.job
-        checkpoints = self._checkpoints.folder(desired.generation)
-        manifest = folder / f"manifest-{desired.generation}.json"
-        assert desired.manifest is not None
-        manifest.write_bytes(encode(desired.manifest))
-        base = {"PATH": os.environ.get("PATH", os.defpath), "HOME": str(folder), "LANG": "C.UTF-8"}
-        return tuple(
-            Launch(
-                argv=desired.workload.command,
-                env=process_environment(
-                    desired, rank, base=base, manifest_path=str(manifest), checkpoint_folder=str(checkpoints)
-                ),
-                cwd=str(Path(self._node.settings.workdir).resolve()),
-            )
-            for rank in range(desired.processes)
-        )
 
     def _whose(self, generation: int) -> Whose:
         return Whose(

@@ -16,6 +16,7 @@ from volt.runtime.ports import Bus
 from volt_agent.checkpoints.lease import SharedStore
 from volt_agent.domain import beat_of
 from volt_agent.effects import Keeper, Node
+from volt_agent.gauge import Gauge
 from volt_agent.heart import Heart
 from volt_agent.process import ProcessRuntime
 from volt_agent.settings import Settings
@@ -39,12 +40,14 @@ class Agent:
         runtime: ProcessRuntime,
         heart: Heart,
         checkpoints: SharedStore,
+        gauge: Gauge | None = None,
     ) -> None:
+        """`gauge` reads the GPUs, where a driver tells of them."""
         self._settings, self._id, self._incarnation, self._bus = settings, node, incarnation, bus
         self._gpus, self._heart = gpus, heart
         heart.on_acknowledged = self._on_acknowledged
         uuids = frozenset(gpu.uuid for gpu in gpus)
-        self._node = Node(node, settings, uuids, bus, runtime, self._heart, self._on_changed, checkpoints)
+        self._node = Node(node, settings, uuids, bus, runtime, self._heart, self._on_changed, checkpoints, gauge)
         self._keepers: dict[str, Keeper] = {}
         self._keeping: dict[str, asyncio.Task[None]] = {}
         self._decoder: Decoder[Desired] = Decoder(Desired, bytes_max=DESIRED.message_bytes_max)
@@ -61,11 +64,27 @@ class Agent:
             await self._heart.beating()
             following = tasks.create_task(self._follow(tasks))
             try:
+                tasks.create_task(self._tell_steps())
+                self._watch_gpus()
                 await self._offer()
                 await asyncio.Event().wait()
             finally:
+                if self._node.gauge is not None:
+                    self._node.gauge.stop()
                 following.cancel()
                 await asyncio.shield(self._take_leave())
+
+    async def _tell_steps(self) -> None:
+        """Steps of workloads ride on the beats."""
+        while True:
+            await asyncio.sleep(self._settings.timing.beat_ms / 1000)
+            self._on_changed()
+
+    def _watch_gpus(self) -> None:
+        gauge = self._node.gauge
+        if gauge is not None:
+            gauge.on_read, gauge.on_xid = self._heart.say_gpus, self._heart.say_xid
+            gauge.start()
 
     async def _offer(self) -> None:
         bid = PlaceBid(
@@ -126,7 +145,7 @@ class Agent:
         self._on_changed()
 
     def _on_changed(self) -> None:
-        beats = (beat_of(lease, keeper.local) for lease, keeper in sorted(self._keepers.items()))
+        beats = (beat_of(lease, keeper.local, keeper.steps) for lease, keeper in sorted(self._keepers.items()))
         self._heart.say([beat for beat in beats if beat is not None])
 
     def _on_acknowledged(self, sent_ms: int) -> None:

@@ -8,11 +8,14 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 import structlog
+from msgspec import structs
 
 from volt.contracts.clusters import BeatId
+from volt.contracts.ids import GpuUuid
 from volt.contracts.nodes import LeaseBeat
+from volt.contracts.telemetry import XIDS_PER_BEAT_MAX, GpuReading
 from volt.contracts.timing import WATCHDOG_TICK_MS
-from volt_agent.beat import EXIT_IDENTITY_TAKEN, LINE_BYTES_MAX, Acknowledged, Status
+from volt_agent.beat import EXIT_IDENTITY_TAKEN, LINE_BYTES_MAX, Acknowledged, Gpus, HeldXid, Status
 from volt_agent.kernel import boot_ms
 from volt_agent.settings import Settings
 
@@ -40,6 +43,7 @@ class Heart:
         self.on_acknowledged: Callable[[int], None] = _nobody
         """Gets the boot-time instant of each stored beat."""
         self._status = Status(change=1)
+        self._gpus, self._xids = Gpus(), 0
         self.acknowledged_ms = 0
         """When the last beat that is stored was sent, on the boot-time clock; 0 before the first."""
         self.sequence = 0
@@ -94,6 +98,7 @@ class Heart:
             limit=LINE_BYTES_MAX,
             start_new_session=True,  # Ctrl-C in a terminal is for the agent, which beats a last time.
         )
+        self._send(self._gpus)
         ticking = asyncio.create_task(self._tick_on())
         try:
             await self._listen(process)
@@ -105,10 +110,26 @@ class Heart:
                 await process.wait()
 
     def say(self, leases: Sequence[LeaseBeat]) -> None:
-        """What the node has from now on; a change is beaten at once."""
+        """What the node has from now on; a change is beaten at once, but for a step of a workload."""
+        change = self._status.change
+        if _without_steps(leases) != _without_steps(self._status.leases):
+            change += 1
         if tuple(leases) != self._status.leases:
-            self._status = Status(change=self._status.change + 1, leases=tuple(leases))
-            self._send()
+            self._status = Status(change=change, leases=tuple(leases))
+            self._send(self._status)
+
+    def say_gpus(self, readings: Sequence[GpuReading]) -> None:
+        """What the driver tells of the GPUs, for the next beat."""
+        self._gpus = structs.replace(self._gpus, reading=self._gpus.reading + 1, gpus=tuple(readings))
+        self._send(self._gpus)
+
+    def say_xid(self, gpu: GpuUuid, code: int, at_ms: int) -> None:
+        """An error that the driver has reported, for the beats up to the first that is acknowledged."""
+        self._xids += 1
+        held = HeldXid(number=self._xids, gpu=gpu, code=code, at_ms=at_ms)
+        # Of more than a beat has room for, the first ones tell why the others came.
+        self._gpus = structs.replace(self._gpus, xids=(*self._gpus.xids, held)[:XIDS_PER_BEAT_MAX])
+        self._send(self._gpus)
 
     async def beating(self) -> None:
         """Returns once a beat is stored: from then on this agent is the node."""
@@ -130,7 +151,7 @@ class Heart:
 
     async def _insist(self, *, leaving: bool) -> bool:
         self._status = Status(change=self._status.change + 1, leases=self._status.leases, leaving=leaving)
-        self._send()
+        self._send(self._status)
         wanted = self._status.change
         try:
             async with asyncio.timeout(LEAVE_SECONDS_MAX), self._heard:
@@ -148,6 +169,8 @@ class Heart:
                 self.fences += 1
             self.acknowledged_ms, self.sequence = acknowledged.sent_ms, acknowledged.sequence
             self.fence_after_ms = acknowledged.fence_after_ms
+            untold = tuple(one for one in self._gpus.xids if one.number > acknowledged.xid)
+            self._gpus = structs.replace(self._gpus, xids=untold)
             self.on_acknowledged(acknowledged.sent_ms)
             async with self._heard:
                 self._acknowledged_change = acknowledged.change
@@ -155,15 +178,15 @@ class Heart:
 
     async def _tick_on(self) -> None:
         while True:
-            self._send()
+            self._send(self._status)
             await asyncio.sleep(WATCHDOG_TICK_MS / 1000)
 
-    def _send(self) -> None:
+    def _send(self, line: Status | Gpus) -> None:
         if self._process is None or self._process.stdin is None or self._process.returncode is not None:
             return
         # A beat process that stands still is told nothing more: what it would read later is old by then.
         if self._process.stdin.transport.get_write_buffer_size() <= UNREAD_BYTES_MAX:
-            self._process.stdin.write(msgspec.json.encode(self._status) + b"\n")
+            self._process.stdin.write(msgspec.json.encode(line) + b"\n")
 
     def _environment(self) -> dict[str, str]:
         return {
@@ -174,6 +197,10 @@ class Heart:
             "VOLT_NODE": self._node,
             "VOLT_INCARNATION": self.incarnation,
         }
+
+
+def _without_steps(leases: Sequence[LeaseBeat]) -> list[LeaseBeat]:
+    return [structs.replace(one, step=None, stored=None) for one in leases]
 
 
 def _nobody(_sent_ms: int) -> None:

@@ -1,8 +1,30 @@
-"""The environment of a workload's processes: what torchrun or SLURM users know, exactly, and nothing else."""
+"""How a workload's processes are started, and their environment: what torchrun or SLURM users know, and nothing else."""
 
+import os
 from collections.abc import Mapping
+from pathlib import Path
 
+from volt.contracts.messages import encode
 from volt.contracts.nodes import DesiredLease
+from volt_agent.runtimes import Launch
+
+
+def launches_of(desired: DesiredLease, folder: Path, checkpoints: Path, workdir: Path) -> tuple[Launch, ...]:
+    """How each process of a lease is started; its manifest is written into the job's folder."""
+    assert desired.manifest is not None, "a lease starts with its manifest"
+    manifest = folder / f"manifest-{desired.generation}.json"
+    manifest.write_bytes(encode(desired.manifest))
+    base = {"PATH": os.environ.get("PATH", os.defpath), "HOME": str(folder), "LANG": "C.UTF-8"}
+    return tuple(
+        Launch(
+            argv=desired.workload.command,
+            env=process_environment(
+                desired, rank, base=base, manifest_path=str(manifest), checkpoint_folder=str(checkpoints)
+            ),
+            cwd=str(workdir),
+        )
+        for rank in range(desired.processes)
+    )
 
 
 def process_environment(

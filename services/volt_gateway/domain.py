@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from volt.contracts import bids, clusters, fleet, jobs, ledger, nodes
-from volt.contracts.http import NodeState, StatementLine
+from volt.contracts.http import StatementLine
 from volt.contracts.http_market import PricePoint
 from volt.contracts.log import Entry
 from volt.contracts.market import Gang, MarketCleared
@@ -45,10 +45,12 @@ from volt_gateway.entities import (
     account_doc,
     bids_ranking,
     events_ranking,
+    history_doc,
     job_doc,
     jobs_ranking,
     key_doc,
     node_doc,
+    nodes_ranking,
     offers_ranking,
     on_hold,
     presence_doc,
@@ -57,6 +59,7 @@ from volt_gateway.entities import (
     quote_doc,
     statement_ranking,
 )
+from volt_gateway.health import remember, seen
 from volt_gateway.timeline import happenings
 
 READS = (ALL_ACCOUNTS, ALL_JOBS, ALL_BIDS, LOG_MARKET, ALL_CLUSTERS, ALL_NODES, LOG_FLEET, LOG_LEDGER)
@@ -92,6 +95,8 @@ def touched(event: Event) -> Iterator[str]:
                 yield node_doc(event.node)
         case bids.BidEvent() | nodes.NodeEvent():
             yield from (node_doc(event.node), presence_doc(event.account, event.node))
+            if isinstance(event, nodes.NodeEvent):
+                yield from (history_doc(event.account), history_doc(event.account, event.node))
         case fleet.FleetEvent():
             yield FLEET_DOC
         case MarketCleared(gangs=gangs):
@@ -215,20 +220,10 @@ def _bid(views: Views, event: bids.BidEvent) -> None:
 
 
 def _node(views: Views, event: nodes.NodeEvent) -> None:
-    state: NodeState
-    lost_by: nodes.LostCause | None = None
+    remember(views.documents, event)
+    views.ranked[nodes_ranking(event.account)][event.node] = 0
     before = views.documents.get(presence_doc(event.account, event.node))
-    reliability = before.reliability_permille if isinstance(before, Presence) else 1_000
-    match event:
-        case nodes.NodeAlive():
-            state, reliability = "alive", event.reliability_permille
-        case nodes.NodeUnknown():
-            state = "unknown"
-        case nodes.NodeLost(cause=cause):
-            state, lost_by = "lost", cause
-        case _:
-            raise AssertionError(f"no state of a node in {type(event).__name__}")
-    presence = Presence(state=state, reliability_permille=reliability, lost_by=lost_by)
+    presence = seen(before if isinstance(before, Presence) else None, event)
     views.documents[presence_doc(event.account, event.node)] = presence
     node = _node_of(views, event.node)
     if node.provider == event.account:

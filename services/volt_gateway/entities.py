@@ -5,7 +5,9 @@ account    when it was opened, and which of its commands were refused
 job        a buyer's job, from the answer to its request to its bill
 node       what a node offers, and which of its GPUs are leased
 fleet      whether the losses of nodes are held
-presence   whether a node's beats arrive, as said by the account that its agent speaks for
+presence   whether a node's beats arrive, and which of its GPUs have failed, as said by the account that its agent
+           speaks for
+history    what that account's nodes, or one of them, can be relied on for
 """
 
 from typing import TypeAlias
@@ -28,6 +30,7 @@ from volt.contracts.ledger import BillLine
 from volt.contracts.market import Quote as MarketQuote
 from volt.contracts.market import Waiting
 from volt.contracts.nodes import LostCause
+from volt.contracts.reliability import Mishap, Record
 
 ALL_OFFERS = "offers"
 FLEET_DOC = "fleet"
@@ -51,10 +54,20 @@ class Account(Document, frozen=True, kw_only=True):
     refused: tuple[tuple[int, Reason], ...] = ()
 
 
+class Quarantined(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A GPU that is not sold, and why; one that `closes_node` keeps all of its node from being sold."""
+
+    gpu: str
+    why: str
+    since_ms: int
+    closes_node: bool = False
+
+
 class Presence(Document, frozen=True, kw_only=True):
     state: NodeState
     reliability_permille: int = 1_000
     lost_by: LostCause | None = None
+    quarantined: tuple[Quarantined, ...] = ()
 
 
 class Fleet(Document, frozen=True, kw_only=True):
@@ -63,6 +76,21 @@ class Fleet(Document, frozen=True, kw_only=True):
     held_at_ms: int | None = None
     silent: int = 0
     watched: int = 0
+
+
+class PastMishap(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Something that counts against a node."""
+
+    kind: Mishap
+    at_ms: int
+    what: str = ""
+
+
+class History(Document, frozen=True, kw_only=True):
+    """Of a node, with the last of what went wrong, or of a provider."""
+
+    record: Record = Record()
+    mishaps: tuple[PastMishap, ...] = ()
 
 
 class Quote(Document, frozen=True, kw_only=True):
@@ -159,7 +187,7 @@ class Job(Document, frozen=True, kw_only=True):
         return self.state not in JOBS_ENDED and self.exhausted_at_ms is None
 
 
-Stored: TypeAlias = Key | Account | Fleet | Presence | Node | Job | Quote
+Stored: TypeAlias = Key | Account | Fleet | Presence | History | Node | Job | Quote
 
 
 def key_doc(sha256: str) -> str:
@@ -172,6 +200,11 @@ def account_doc(account: str) -> str:
 
 def presence_doc(account: str, node: str) -> str:
     return f"presence:{account}:{node}"
+
+
+def history_doc(account: str, node: str = "") -> str:
+    """Of the account's node; of all its nodes together if none is named."""
+    return f"history:{account}:{node}"
 
 
 def node_doc(node: str) -> str:
@@ -189,6 +222,11 @@ def quote_doc(quote: str) -> str:
 def bids_ranking(account: str) -> str:
     """The nodes that an account has offered."""
     return f"bids:{account}"
+
+
+def nodes_ranking(account: str) -> str:
+    """The nodes in whose name an account has beaten."""
+    return f"nodes:{account}"
 
 
 def queue_ranking(model: str) -> str:

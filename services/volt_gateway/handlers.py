@@ -22,10 +22,12 @@ from volt_gateway.gateway import Gateway
 from volt_gateway.listing import live_offers, newest_jobs
 from volt_gateway.market import bids_of, bids_of_node, market_of, queue_position
 from volt_gateway.output import job_output, job_story
+from volt_gateway.reliability import reliability_of
 from volt_gateway.requests import (
     change_command,
     job_command,
     quote_command,
+    read_account,
     read_bid_change,
     read_flag,
     read_job_request,
@@ -230,7 +232,16 @@ async def get_market(
     return await market_of(gateway.views, read_model(gpu))
 
 
+@get(http_market.RELIABILITY_PATH)
+async def get_reliability(
+    gateway: NamedDependency[Gateway], account: NamedDependency[str], provider: FromQuery[str | None] = None
+) -> http_market.ProviderReliability:
+    """How far a provider's nodes can be relied on, and why; the account's own if none is named."""
+    return await reliability_of(gateway.views, account if provider is None else read_account(provider))
+
+
 ROUTES = [
+    get_reliability,
     scale_job,
     ask_quote,
     list_bids,

@@ -15,6 +15,7 @@ from volt.contracts.http_market import (
     DepthLevel,
     Market,
     PricePoint,
+    QuarantinedGpu,
 )
 from volt.contracts.jobs import RELIABILITY_PERMILLE_MAX
 from volt.contracts.ledger import FEE_BASIS_POINTS
@@ -31,6 +32,7 @@ from volt_gateway.entities import (
     prices_ranking,
     queue_ranking,
 )
+from volt_gateway.health import unsold
 from volt_gateway.views import ViewStore
 
 SCAN_NODES = 500
@@ -97,10 +99,12 @@ async def _lots(views: ViewStore, model: str) -> AsyncIterator[Lot]:
     for start in range(0, SCANNED_NODES_MAX, SCAN_NODES):
         names = [node_doc(name.decode()) for name in await views.lowest(offers_ranking(model), start, SCAN_NODES)]
         found = await views.documents(names)
-        for name in names:
-            node = found.get(name)
-            if isinstance(node, Node) and model in node.terms:
-                free, total = _counts(node, model)
+        nodes = [node for name in names if isinstance(node := found.get(name), Node)]
+        seen = await views.documents([presence_doc(node.provider, node.node) for node in nodes])
+        for node in nodes:
+            presence = seen.get(presence_doc(node.provider, node.node))
+            if model in node.terms:
+                free, total = _counts(node, presence if isinstance(presence, Presence) else None, model)
                 yield Lot(node.terms[model].ask_microusd_per_gpu_hour, free, total)
         if len(names) < SCAN_NODES:
             return
@@ -117,16 +121,17 @@ def _levels(lots: Iterable[Lot]) -> tuple[DepthLevel, ...]:
     return tuple(levels)
 
 
-def _counts(node: Node, model: str) -> tuple[int, int]:
+def _counts(node: Node, presence: Presence | None, model: str) -> tuple[int, int]:
     """The free GPUs of the model, and all of them."""
-    leased = {gpu for gpus in node.leased.values() for gpu in gpus}
+    off = unsold(node, presence)
     gpus = [gpu.uuid for gpu in node.gpus if gpu.model == model]
-    return sum(uuid not in leased for uuid in gpus), len(gpus)
+    return sum(uuid not in off for uuid in gpus), len(gpus)
 
 
 def _bids(node: Node, presence: Presence | None) -> Iterator[Bid]:
     for model, terms in sorted(node.terms.items()):
-        free, total = _counts(node, model)
+        free, total = _counts(node, presence, model)
+        of_model = {gpu.uuid for gpu in node.gpus if gpu.model == model}
         yield Bid(
             node=node.node,
             gpu=model,
@@ -146,6 +151,11 @@ def _bids(node: Node, presence: Presence | None) -> Iterator[Bid]:
             runtime=node.runtime,
             place=node.place,
             reason=_LOST_BY[presence.lost_by] if presence and presence.lost_by else "",
+            quarantined=tuple(
+                QuarantinedGpu(gpu=one.gpu, why=one.why, since_ms=one.since_ms, closes_node=one.closes_node)
+                for one in (presence.quarantined if presence else ())
+                if one.gpu in of_model
+            ),
         )
 
 

@@ -11,6 +11,7 @@ from volt.contracts.ledger import BillLine
 from volt.contracts.market import Waiting
 from volt.contracts.units import format_usd
 from volt_gateway.entities import Job, Member, Node, Presence, Quote
+from volt_gateway.health import unsold
 from volt_gateway.wording import in_words
 
 
@@ -116,7 +117,7 @@ def statement_answer(lines: Sequence[bytes]) -> http.Statement:
 
 def offers_of(node: Node, presence: Presence) -> Iterator[http.Offer]:
     """What a node offers, one for each model that it has."""
-    leased = {gpu for gpus in node.leased.values() for gpu in gpus}
+    off = unsold(node, presence)
     for model, terms in sorted(node.terms.items()):
         if terms.paused:
             continue
@@ -127,7 +128,7 @@ def offers_of(node: Node, presence: Presence) -> Iterator[http.Offer]:
             gpu=model,
             memory_mib=min(gpu.memory_mib for gpu in gpus),
             price_usd_per_gpu_hour=format_usd(terms.ask_microusd_per_gpu_hour),
-            free=sum(gpu.uuid not in leased for gpu in gpus),
+            free=sum(gpu.uuid not in off for gpu in gpus),
             total=len(gpus),
             place=node.place,
             state=presence.state,

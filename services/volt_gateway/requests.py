@@ -170,6 +170,13 @@ def read_number(name: str, text: str | None, most: int) -> int | None:
     return int(text)
 
 
+def read_account(text: str) -> str:
+    """The id of an account. Raises Refused."""
+    if not is_id(text):
+        raise Refused(_invalid_parameter("provider", text, "it is no id of an account"))
+    return text
+
+
 def read_model(text: str) -> str:
     """The canonical name of a GPU model. Raises Refused, with those that may be meant."""
     return resolve(text).slug

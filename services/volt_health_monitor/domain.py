@@ -1,11 +1,12 @@
 """What the health-monitor knows, from the log and from the beats, and how it learns it.
 
-The log says what each node is (`nodes.py`) and what is recorded of cover (`cover.py`). Beats are read beside it. How
-long a node has been silent is counted on the monitor's own monotonic clock, from the reading of its last beat; and it
-is judged only when one of the monitor's own probes is read back, since then everything stored before the probe has been
-read too. A bus that is away, a reader that lags or a monitor that stood still bring no probe back in time, so that
-nobody is judged by them: the counting begins afresh. A node that has been silent for its L is lost when the leader of
-the beat stream has no newer beat of it either (`unconfirmed`, `confirm`), and the brake does not hold (`brake.py`).
+The log says what each node is (`nodes.py`), what is recorded of cover (`cover.py`) and of GPUs' faults (`faults.py`),
+and how far each node can be relied on (`reliability.py`). Beats are read beside it. How long a node has been silent is
+counted on the monitor's own monotonic clock, from the reading of its last beat; and it is judged only when one of the
+monitor's own probes is read back, since then everything stored before the probe has been read too. A bus that is away,
+a reader that lags or a monitor that stood still bring no probe back in time, so that nobody is judged by them: the
+counting begins afresh. A node that has been silent for its L is lost when the leader of the beat stream has no newer
+beat of it either (`unconfirmed`, `confirm`), and the brake does not hold (`brake.py`).
 """
 
 from collections.abc import Iterator
@@ -18,13 +19,14 @@ from volt.contracts.ledger import JobClosed, LedgerEvent
 from volt.contracts.log import Entry
 from volt.contracts.market import MarketCleared
 from volt.contracts.nodes import BeatsCovered, Heartbeat, NodeEvent, NodeLost
+from volt.contracts.telemetry import READINGS_PER_BEAT_MAX, XIDS_PER_BEAT_MAX
 from volt.contracts.timing import Timing
 from volt_health_monitor.brake import Brake, Fall, evolve_brake, lose_steadiness, observe_silence
 from volt_health_monitor.cover import Cover, Finding, running_since
+from volt_health_monitor.faults import Diagnosis, Signs, Ward, diagnosis, heard, settled, warded, without_recorded
 from volt_health_monitor.nodes import (
     UNSEEN,
     Alive,
-    Lost,
     NodeKey,
     NodeState,
     Sight,
@@ -37,7 +39,7 @@ from volt_health_monitor.nodes import (
     with_start,
 )
 from volt_health_monitor.pace import fence_problem, stated_fence_ms
-from volt_health_monitor.reliability import Record, recorded
+from volt_health_monitor.reliability import Records
 
 LEASES_PER_BEAT_MAX = 64
 GENERATION_MAX = 1_000_000_000
@@ -55,6 +57,10 @@ class Beats:
     silences: dict[NodeKey, Silence] = field(default_factory=dict)
     called_for: dict[NodeKey, None] = field(default_factory=dict)
     """Nodes of which the log should say something else than it does."""
+    signs: dict[NodeKey, Signs] = field(default_factory=dict)
+    """What beats have shown of the nodes' GPUs, of those nodes that tell of them."""
+    suspects: dict[NodeKey, None] = field(default_factory=dict)
+    """Nodes with a fault that counts only if nothing explains it."""
     read_ms: int = 0
     """The stream's time up to which beats have been read."""
     probe_receipt_ms: int | None = None
@@ -67,7 +73,9 @@ class State:
 
     timing: Timing
     nodes: dict[NodeKey, NodeState] = field(default_factory=dict)
-    records: dict[NodeKey, Record] = field(default_factory=dict)
+    records: Records = field(default_factory=Records)
+    wards: dict[NodeKey, Ward] = field(default_factory=dict)
+    """What the log says of the nodes' GPUs, of those nodes whose GPUs ever had a fault."""
     cover: Cover = field(default_factory=Cover)
     brake: Brake = field(default_factory=Brake)
     level: int = 0
@@ -121,6 +129,7 @@ def observe_beat(state: State, beat: Heartbeat, at_ms: int, receipt_ms: int) -> 
     running = running_since(beat, beats.read_ms, before)
     if before is not None:
         state.cover.break_chains(key, before, running)
+    _examine(state, key, beat, ended=before is not None and not before.running.keys() <= running.keys())
     started = with_start(before.started if before is not None else (), beat.incarnation)
     fence_ms = stated_fence_ms(state.timing, beat)
     beats.sights[key] = Sight(beat.incarnation, beat.sequence, beats.read_ms, beat.leaving, started, running, fence_ms)
@@ -146,6 +155,9 @@ def observe_probe(state: State, sent_ms: int, at_ms: int, receipt_ms: int) -> No
     _await_first_beats(state, sent_ms, receipt_ms)
     observe_silence(state.brake, falls, len(beats.receipts), sent_ms, receipt_ms)
     _judge_silent(state)
+    for key in tuple(beats.suspects):
+        _settle(state, key, beats.signs[key])
+        _judge(state, key)
 
 
 def observe_time(state: State, at_ms: int) -> None:
@@ -213,6 +225,19 @@ def verdict_on(state: State, key: NodeKey) -> Verdict | None:
     return verdict(state.nodes.get(key, UNSEEN), state.beats.sights.get(key), silence)
 
 
+def diagnosis_of(state: State, key: NodeKey) -> Diagnosis | None:
+    """What the log should say next of the GPUs of a node that is alive, and does not."""
+    node, signs = state.nodes.get(key, UNSEEN), state.beats.signs.get(key)
+    if signs is None or not isinstance(node, Alive) or node.incarnation != signs.incarnation:
+        return None
+    return diagnosis(state.wards.get(key, Ward()), signs)
+
+
+def is_outrated(state: State, key: NodeKey) -> bool:
+    """Whether the log should tell anew how far a node that is alive can be relied on."""
+    return isinstance(state.nodes.get(key), Alive) and state.records.has_moved(key, state.beats.read_ms)
+
+
 def finding(state: State) -> Finding | None:
     """The cover to record now. Beats complete it up to the longest gap before the last that was read."""
     period_ms = state.timing.cover_flush_ms
@@ -226,6 +251,10 @@ def beat_problem(timing: Timing, beat: Heartbeat) -> str | None:
     """What is wrong with a beat that is well formed: it comes from a stranger."""
     if len(beat.leases) > LEASES_PER_BEAT_MAX:
         return f"{len(beat.leases)} leases; at most {LEASES_PER_BEAT_MAX}"
+    if len(beat.gpus) > READINGS_PER_BEAT_MAX or len(beat.xids) > XIDS_PER_BEAT_MAX:
+        return (
+            f"{len(beat.gpus)} GPUs and {len(beat.xids)} XIDs; at most {READINGS_PER_BEAT_MAX} and {XIDS_PER_BEAT_MAX}"
+        )
     if any(not 0 < lease.generation <= GENERATION_MAX for lease in beat.leases):
         return f"a generation is not between 1 and {GENERATION_MAX}"
     return fence_problem(timing, beat.fence_after_ms)
@@ -234,9 +263,12 @@ def beat_problem(timing: Timing, beat: Heartbeat) -> str | None:
 def _evolve_node(state: State, event: NodeEvent) -> None:
     key = NodeKey(event.account, event.node)
     node = state.nodes[key] = after(state.nodes.get(key, UNSEEN), event)
-    state.records[key] = recorded(state.records.get(key, Record()), event)
+    state.records.learn(key, event)
+    state.wards[key] = warded(state.wards.get(key, Ward()), event)
+    if key in state.beats.signs:
+        state.beats.signs[key] = without_recorded(state.beats.signs[key], state.wards[key])
     state.beats.awaited.pop(key, None)
-    if isinstance(node, Lost):
+    if not isinstance(node, Alive | Unknown):
         heard_ms = state.beats.receipts.pop(key, None)
         if heard_ms is not None and isinstance(event, NodeLost) and event.cause == "silent":
             state.brake.fallen[key] = Fall(heard_ms, _lost_after_ms(state, key))
@@ -303,10 +335,25 @@ def _judge_silent(state: State) -> None:
 
 
 def _judge(state: State, key: NodeKey) -> None:
-    if verdict_on(state, key) is None:
+    if verdict_on(state, key) is None and diagnosis_of(state, key) is None and not is_outrated(state, key):
         state.beats.called_for.pop(key, None)
     else:
         state.beats.called_for[key] = None
+
+
+def _examine(state: State, key: NodeKey, beat: Heartbeat, *, ended: bool) -> None:
+    """Looks at what the beat tells of GPUs. A node that never told of any has no signs."""
+    known = state.beats.signs.get(key)
+    if beat.gpus or beat.xids or known is not None:
+        _settle(state, key, heard(known, beat, state.beats.read_ms, ended=ended))
+
+
+def _settle(state: State, key: NodeKey, signs: Signs) -> None:
+    state.beats.signs[key] = signs = settled(signs, state.beats.read_ms)
+    if signs.suspected:
+        state.beats.suspects[key] = None
+    else:
+        state.beats.suspects.pop(key, None)
 
 
 def _count_afresh(state: State, receipt_ms: int) -> None:

@@ -5,9 +5,24 @@ from functools import partial
 from itertools import islice
 from typing import assert_never
 
+from msgspec import structs
+
 from volt.contracts.fleet import FleetEvent, LossesHeld, LossesReleased, Pace, PaceSet
 from volt.contracts.messages import Event, encode
-from volt.contracts.nodes import NO_INCARNATION, BeatsCovered, LostCause, NodeAlive, NodeEvent, NodeLost, NodeUnknown
+from volt.contracts.nodes import (
+    NO_INCARNATION,
+    BeatsCovered,
+    GpuFaulted,
+    GpuQuarantined,
+    LostCause,
+    NodeAlive,
+    NodeEvent,
+    NodeLost,
+    NodeQuarantined,
+    NodeRated,
+    NodeUnknown,
+    QuarantineEnded,
+)
 from volt.contracts.streams import DESIRED
 from volt.contracts.subjects import (
     ALL_BIDS,
@@ -23,10 +38,9 @@ from volt.contracts.subjects import (
 from volt.contracts.timing import Timing
 from volt.runtime.engine import Broken, Definition, Publication, guarded
 from volt_health_monitor.brake import Free, Held, steady_ms
-from volt_health_monitor.domain import State, evolve, finding, verdict_on
+from volt_health_monitor.domain import State, diagnosis_of, evolve, finding, is_outrated, verdict_on
 from volt_health_monitor.nodes import UNSEEN, NodeKey, Sight, Unseen
 from volt_health_monitor.pace import wanted_level
-from volt_health_monitor.reliability import Record, reliability_permille
 
 NODE_EVENTS_PER_ROUND_MAX = 512
 
@@ -96,7 +110,7 @@ def _node_event(state: State, key: NodeKey, at_ms: int) -> NodeEvent | None:
     known = "" if isinstance(node, Unseen) else node.incarnation
     match said:
         case "alive":
-            reliability = reliability_permille(state.records.get(key, Record()), at_ms)
+            reliability = state.records.permille(key, at_ms)
             return NodeAlive(
                 account=key.account, node=key.node, incarnation=seen, at_ms=at_ms, reliability_permille=reliability
             )
@@ -109,7 +123,7 @@ def _node_event(state: State, key: NodeKey, at_ms: int) -> NodeEvent | None:
         case "unknown":
             return NodeUnknown(account=key.account, node=key.node, incarnation=known, at_ms=at_ms)
         case None:
-            return None
+            return _of_gpus(state, key, known, at_ms) or _rated(state, key, known, at_ms)
         case _:
             assert_never(said)
 
@@ -118,4 +132,37 @@ def _lost(key: NodeKey, incarnation: str, sight: Sight | None, at_ms: int, cause
     sequence = sight.sequence if sight is not None and sight.incarnation == incarnation else None
     return NodeLost(
         account=key.account, node=key.node, incarnation=incarnation, at_ms=at_ms, cause=cause, sequence=sequence
+    )
+
+
+_FAULTS = {"restart_workload": GpuFaulted, "quarantine_gpu": GpuQuarantined, "quarantine_node": NodeQuarantined}
+
+
+def _of_gpus(state: State, key: NodeKey, incarnation: str, at_ms: int) -> NodeEvent | None:
+    """What is wrong with the GPUs of a node, or no longer."""
+    found = diagnosis_of(state, key)
+    if found is None:
+        return None
+    if found.fault is None:
+        return QuarantineEnded(
+            account=key.account, node=key.node, incarnation=incarnation, at_ms=at_ms, gpus=found.gpus
+        )
+    event = _FAULTS[found.fault_class](
+        account=key.account,
+        node=key.node,
+        incarnation=incarnation,
+        at_ms=at_ms,
+        gpus=found.gpus,
+        fault=found.fault,
+        reliability_permille=0,
+    )
+    return structs.replace(event, reliability_permille=state.records.permille_after(key, event))
+
+
+def _rated(state: State, key: NodeKey, incarnation: str, at_ms: int) -> NodeRated | None:
+    if not is_outrated(state, key):
+        return None
+    permille = state.records.permille(key, at_ms)
+    return NodeRated(
+        account=key.account, node=key.node, incarnation=incarnation, at_ms=at_ms, reliability_permille=permille
     )

@@ -7,6 +7,7 @@
       │                   └──NodeLost──▶ Lost                             │
       └──NodeLost, when its bid has waited for a beat for too long────────┘
 
+What is said of the GPUs of a node that is alive, and of its reliability, leaves it alive.
 The log holds the states; beats, silence and departures are seen beside it, and are answered by its next event.
 """
 
@@ -14,7 +15,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from volt.contracts.nodes import Heartbeat, NodeAlive, NodeEvent, NodeLost, NodeUnknown
+from volt.contracts.nodes import (
+    GpuFaulted,
+    GpuQuarantined,
+    Heartbeat,
+    NodeAlive,
+    NodeEvent,
+    NodeLost,
+    NodeQuarantined,
+    NodeRated,
+    NodeUnknown,
+    QuarantineEnded,
+)
 
 INCARNATIONS_REMEMBERED_MAX = 8
 
@@ -93,6 +105,11 @@ UNSEEN = Unseen()
 def after(node: NodeState, event: NodeEvent) -> NodeState:
     """The state that the event leads to. Raises AssertionError for a transition that is not in the table."""
     match node, event:
+        case (
+            Alive(),
+            GpuFaulted() | GpuQuarantined() | NodeQuarantined() | QuarantineEnded() | NodeRated(),
+        ) if event.incarnation == node.incarnation:
+            return node
         case Unseen(), NodeAlive():
             return Alive((event.incarnation,), event.at_ms)
         case Unseen(), NodeLost(cause="never_beat"):

@@ -1,45 +1,59 @@
-"""How far a node can be relied on, from how long it was alive and how often it fell silent.
+"""How far each node can be relied on, kept as the log goes on; the formula is `volt.contracts.reliability`.
 
-    reliability = (alive + trust) / (alive + trust + penalty x losses)
-
-`trust` is what a node without a history starts with, and `penalty` the time alive that makes up for one loss. A node
-that leaves on purpose, or whose beats come back before it is lost, loses nothing.
+A node is told of with its events. Time moves it too: at intervals it is looked at, and told when it has moved enough.
 """
 
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
-from volt.contracts.nodes import NodeAlive, NodeEvent, NodeLost
+from volt.contracts.nodes import GpuFaulted, GpuQuarantined, NodeAlive, NodeEvent, NodeQuarantined, NodeRated
+from volt.contracts.reliability import Record, change_of, changed, node_permille
 from volt.contracts.units import MS_PER_HOUR
+from volt_health_monitor.nodes import NodeKey
 
-PERMILLE = 1_000
-TRUST_MS = 7 * 24 * MS_PER_HOUR
-PENALTY_MS = 24 * MS_PER_HOUR
-
-
-class Record(NamedTuple):
-    """A node's history. `since_ms` is when it became alive; None while it is not."""
-
-    alive_ms: int = 0
-    losses: int = 0
-    since_ms: int | None = None
+LOOK_MS = MS_PER_HOUR
+STEP_PERMILLE = 10
+"""How much it has to move to be told by itself."""
 
 
-def recorded(record: Record, event: NodeEvent) -> Record:
-    """The history with one more event."""
-    match event:
-        case NodeAlive() if record.since_ms is None:
-            return record._replace(since_ms=event.at_ms)
-        case NodeLost(cause=cause):
-            return Record(_alive_ms(record, event.at_ms), record.losses + (cause == "silent"))
-        case _:
-            return record
+@dataclass
+class Records:
+    """The history of each node and provider, and what was told of it last."""
 
+    nodes: dict[NodeKey, Record] = field(default_factory=dict)
+    providers: dict[str, Record] = field(default_factory=dict)
+    told: dict[NodeKey, int] = field(default_factory=dict)
+    looked_ms: dict[NodeKey, int] = field(default_factory=dict)
+    """When each was told of, or looked at, last."""
 
-def reliability_permille(record: Record, at_ms: int) -> int:
-    """Thousandths, rounded down; 1,000 for a node that was never lost."""
-    good_ms = _alive_ms(record, at_ms) + TRUST_MS
-    return PERMILLE * good_ms // (good_ms + PENALTY_MS * record.losses)
+    def learn(self, key: NodeKey, event: NodeEvent) -> None:
+        """The history with one more event."""
+        before, provider = self.nodes.get(key, Record()), self.providers.get(key.account, Record())
+        change = change_of(before, event)
+        self.nodes[key] = changed(before, change, event.at_ms)
+        self.providers[key.account] = changed(provider, change, event.at_ms)
+        match event:
+            case NodeAlive() | NodeRated() | GpuFaulted() | GpuQuarantined() | NodeQuarantined():
+                self.told[key], self.looked_ms[key] = event.reliability_permille, event.at_ms
+            case _:
+                pass
 
+    def permille(self, key: NodeKey, at_ms: int) -> int:
+        """As the history is now."""
+        provider = self.providers.get(key.account, Record())
+        return node_permille(self.nodes.get(key, Record()), provider, at_ms)
 
-def _alive_ms(record: Record, at_ms: int) -> int:
-    return record.alive_ms if record.since_ms is None else record.alive_ms + max(0, at_ms - record.since_ms)
+    def permille_after(self, key: NodeKey, event: NodeEvent) -> int:
+        """As it will be with this event."""
+        before = self.nodes.get(key, Record())
+        change = change_of(before, event)
+        provider = changed(self.providers.get(key.account, Record()), change, event.at_ms)
+        return node_permille(changed(before, change, event.at_ms), provider, event.at_ms)
+
+    def has_moved(self, key: NodeKey, at_ms: int) -> bool:
+        """Whether it should be told anew. It is reckoned anew only at intervals."""
+        if key not in self.told or at_ms - self.looked_ms[key] < LOOK_MS:
+            return False
+        if abs(self.permille(key, at_ms) - self.told[key]) >= STEP_PERMILLE:
+            return True
+        self.looked_ms[key] = at_ms
+        return False

@@ -10,6 +10,7 @@
 A gang for a job that has ended, or for a vacancy that was given up, is void: it holds nothing.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
@@ -182,6 +183,8 @@ class State:
     """By account too, since a stranger can send beats in the name of any node, under their own account."""
     reliability_permille: dict[tuple[AccountId, NodeId], int] = field(default_factory=dict)
     """Of each node that was ever alive, as it was last told."""
+    quarantined: dict[tuple[AccountId, NodeId], Mapping[GpuUuid, bool]] = field(default_factory=dict)
+    """The GPUs of each node that are not for sale, and whether one closes the whole node."""
     lots: dict[NodeId, tuple[Lot, ...]] = field(default_factory=dict)
     """What each node offers, whether it can be sold now or not."""
     book: Book = field(default_factory=Book)

@@ -1,17 +1,29 @@
 """Who offers which GPUs, and which of them are free.
 
 A UUID is the first node's that offers it; to a later one it does not exist until the first gives it up. A lease holds
-its GPUs until it is cleared, whatever its node offers meanwhile.
+its GPUs until it is cleared, whatever its node offers meanwhile. A quarantined GPU is not for sale; while its node
+offers one that closes it, none of the node's are.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from volt.contracts.bids import BidAccepted, Gpu
 from volt.contracts.gpus import BY_SLUG
-from volt.contracts.ids import GpuUuid, LeaseId, NodeId
+from volt.contracts.ids import AccountId, GpuUuid, LeaseId, NodeId
 from volt.contracts.jobs import RELIABILITY_PERMILLE_MAX
 from volt.contracts.market import Gang
-from volt.contracts.nodes import NodeAlive, NodeEvent
+from volt.contracts.nodes import (
+    GpuFaulted,
+    GpuQuarantined,
+    NodeAlive,
+    NodeEvent,
+    NodeLost,
+    NodeQuarantined,
+    NodeRated,
+    NodeUnknown,
+    QuarantineEnded,
+)
 from volt_matcher.lots import Lot
 from volt_matcher.state import Lease, Offer, State
 from volt_matcher.topology import domains_of
@@ -39,17 +51,38 @@ def withdraw(state: State, node: NodeId) -> None:
 
 
 def see(state: State, event: NodeEvent) -> None:
-    """The node is alive, or it is not known to be."""
+    """What the monitor says of the node: whether it is alive, how far it can be relied on, which GPUs have failed."""
     known = (event.account, event.node)
-    before = (known in state.alive, state.reliability_permille.get(known))
-    if isinstance(event, NodeAlive):
-        state.alive.add(known)
-        state.reliability_permille[known] = event.reliability_permille
-    else:
-        state.alive.discard(known)
-    if (known in state.alive, state.reliability_permille.get(known)) == before:
-        return
-    _refresh_all(state, (event.node,))
+    before = _seen(state, known)
+    match event:
+        case NodeAlive():
+            state.alive.add(known)
+            state.reliability_permille[known] = event.reliability_permille
+        case NodeUnknown() | NodeLost():
+            state.alive.discard(known)
+        case NodeRated() | GpuFaulted():
+            state.reliability_permille[known] = event.reliability_permille
+        case GpuQuarantined() | NodeQuarantined():
+            state.reliability_permille[known] = event.reliability_permille
+            closes_node = isinstance(event, NodeQuarantined)
+            state.quarantined[known] = {**before.quarantined, **dict.fromkeys(event.gpus, closes_node)}
+        case QuarantineEnded():
+            left = {gpu: closes for gpu, closes in before.quarantined.items() if gpu not in event.gpus}
+            state.quarantined[known] = left
+        case _:
+            raise AssertionError(f"the matcher does not read {type(event).__name__}")
+    if _seen(state, known) != before:
+        _refresh_all(state, (event.node,))
+
+
+class _Seen(NamedTuple):
+    alive: bool
+    reliability_permille: int | None
+    quarantined: Mapping[GpuUuid, bool]
+
+
+def _seen(state: State, known: tuple[AccountId, NodeId]) -> _Seen:
+    return _Seen(known in state.alive, state.reliability_permille.get(known), state.quarantined.get(known, {}))
 
 
 def hold(state: State, gang: Gang, until_ms: int | None) -> None:
@@ -125,12 +158,14 @@ def _lots(state: State, name: NodeId) -> Iterator[Lot]:
     standing = state.offers.get(name)
     if standing is None:
         return
+    bid = standing.bid
+    quarantined = state.quarantined.get((bid.account, name), {})
     is_whole = state.leased_on.get(name, frozenset()) <= {gpu.uuid for gpu in standing.gpus}
+    is_open = not any(quarantined.get(gpu.uuid, False) for gpu in standing.gpus)
     by_model: dict[str, list[Gpu]] = {}
     for gpu in standing.gpus:
-        if state.claims[gpu.uuid][0] == name:
+        if state.claims[gpu.uuid][0] == name and gpu.uuid not in quarantined:
             by_model.setdefault(gpu.model, []).append(gpu)
-    bid = standing.bid
     for model, gpus in by_model.items():
         terms = bid.terms_of(model)
         yield Lot(
@@ -141,8 +176,8 @@ def _lots(state: State, name: NodeId) -> Iterator[Lot]:
             domains=standing.domains,
             ask_microusd_per_gpu_hour=terms.ask_microusd_per_gpu_hour,
             alive=(bid.account, name) in state.alive and not terms.paused,
-            total=len(gpus),
-            free=tuple([gpu.uuid for gpu in gpus if gpu.uuid not in state.leased]) if is_whole else (),
+            total=len(gpus) if is_open else 0,
+            free=tuple([gpu.uuid for gpu in gpus if gpu.uuid not in state.leased]) if is_whole and is_open else (),
             memory_mib=min([gpu.memory_mib for gpu in gpus]),
             interface=BY_SLUG[model].interface if model in BY_SLUG else None,
             bandwidth_gbps=bid.place.bandwidth_gbps,

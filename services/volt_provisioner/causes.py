@@ -13,8 +13,12 @@ EXIT_OF_SIGNAL = 128
 ENDING_SIGNALS = frozenset({2, 9, 15})
 """INT, KILL and TERM: how a process ends whose neighbour failed."""
 
+BLAMELESS: frozenset[LossCause] = frozenset({"node_lost", "gpu_fault"})
+"""Losses that say nothing of how well the workload and the node do."""
+
 _LOSSES: dict[LossCause, str] = {
     "node_lost": "the node was lost",
+    "gpu_fault": "a GPU of the node failed",
     "prepare_failed": "the node could not prepare",
     "prepare_overdue": "the node was not prepared in time",
     "start_failed": "the node could not start its processes",
@@ -97,10 +101,10 @@ def is_decided(cluster: Stopping) -> bool:
 
 
 def is_restart(cluster: Stopping) -> bool:
-    """Whether a new generation after this one counts as a restart: neither a lost node nor the buyer's wish for another
-    size is a fault of the workload's."""
+    """Whether a new generation after this one counts as a restart: neither a lost node or GPU nor the buyer's wish for
+    another size is a fault of the workload's."""
     lost = cluster.crew.lost
-    return all(loss.cause != "node_lost" for loss in lost) if lost else cluster.culprit is not None
+    return all(loss.cause not in BLAMELESS for loss in lost) if lost else cluster.culprit is not None
 
 
 def has_failed(growth: Growth) -> bool:

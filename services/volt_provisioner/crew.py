@@ -132,6 +132,8 @@ class Loss:
     member: Member
     cause: LossCause
     detail: str
+    lingers: bool = False
+    """Whether its node lives and is yet to end what it runs: until then nothing else may start."""
 
 
 @dataclass(frozen=True)
@@ -164,6 +166,11 @@ class Crew:
         trouble = lease if failed and self.trouble is None else self.trouble
         return replace(self, ended={**self.ended, lease: exits}, trouble=trouble)
 
+    def with_gone(self, lease: LeaseId) -> "Crew":
+        """Nothing runs any more of one that is lost."""
+        lost = tuple(replace(loss, lingers=loss.lingers and loss.member.lease != lease) for loss in self.lost)
+        return replace(self, lost=lost)
+
     def without_members(self, leases: Collection[LeaseId]) -> "Crew":
         """Without those who leave; that they did is no trouble."""
         return replace(
@@ -173,10 +180,11 @@ class Crew:
         )
 
     def without(self, member: Member, cause: LossCause, detail: str) -> "Crew":
+        lingers = cause == "gpu_fault" and member.lease not in self.ended
         return replace(
             self,
             members={lease: one for lease, one in self.members.items() if lease != member.lease},
             ended={lease: exits for lease, exits in self.ended.items() if lease != member.lease},
-            lost=(*self.lost, Loss(member, cause, detail)),
+            lost=(*self.lost, Loss(member, cause, detail, lingers)),
             trouble=self.trouble or member.lease,
         )

@@ -25,27 +25,41 @@ prepared join the next generation, and who is not leaves; what is still to be gr
 A checkpoint is committed while its generation is the last that has formed, and the next generation begins from it. What
 a member of an older one reports still is refused: the next may have begun from an earlier step.
 
+A lease one of whose GPUs is quarantined is lost like one whose node is, but its node lives: the next generation starts
+only when it has ended the one before, or had its time.
+
 Every kind of workload is a gang for now: any loss or failing exit, and any change of size, ends the generation for all
 of its members, and all of them start again in the next.
 """
 
 from bisect import bisect_left, insort
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from volt.contracts.clusters import BeatId, ClusterEvent, LeaseResumed, MemberPrepared
-from volt.contracts.ids import AccountId, JobId, LeaseId, NodeId
+from volt.contracts.ids import AccountId, GpuUuid, JobId, LeaseId, NodeId
 from volt.contracts.jobs import JobAdmitted, JobEvent, JobReleaseAccepted, JobScaleAccepted
 from volt.contracts.ledger import FundsExhausted, JobUnfunded, LedgerEvent
 from volt.contracts.log import Entry
 from volt.contracts.market import Gang, MarketCleared
 from volt.contracts.messages import Asked, Command, Event
-from volt.contracts.nodes import Desired, NodeAlive, NodeLost, NodeUnknown, Report, Thaw
+from volt.contracts.nodes import (
+    Desired,
+    GpuQuarantined,
+    NodeAlive,
+    NodeEvent,
+    NodeLost,
+    NodeQuarantined,
+    QuarantineEnded,
+    Report,
+    Thaw,
+)
 from volt.contracts.timing import Timing
 from volt_provisioner.desired import Order, desired_lease, orders
 from volt_provisioner.inputs import doomed, ended, granted, scaled
 from volt_provisioner.lifecycle import advance
 from volt_provisioner.reports import answer
-from volt_provisioner.states import Absent, Cluster, Job, Verdict
+from volt_provisioner.states import Absent, Cluster, Doom, Job, Verdict
 from volt_provisioner.steps import next_steps
 
 NodeKey = tuple[AccountId, NodeId]
@@ -59,6 +73,8 @@ class Node:
     lost: bool = False
     heard: BeatId | None = None
     """The last of its beats that a cluster's event relies on."""
+    faults: Mapping[GpuUuid, str] = field(default_factory=dict)
+    """Its GPUs that are quarantined, and why."""
     leases: tuple[LeaseId, ...] = ()
     changed_seq: int = 0
     """The `LOG` sequence of the last event that changed what the node should be doing."""
@@ -100,11 +116,8 @@ def evolve(state: State, entry: Entry) -> None:
                 _grant(state, entry.seq, gang)
             for one in expired:
                 _end(state, entry.seq, one.job, Verdict("released"))
-        case NodeAlive() as event:
-            key = (event.account, event.node)
-            state.nodes[key] = replace(state.nodes.get(key, Node()), lost=False)
-        case NodeLost() as event:
-            _lose(state, entry.seq, event)
+        case NodeEvent() as event:
+            _hear_of_node(state, entry.seq, event)
         case JobReleaseAccepted(job=job):
             _end(state, entry.seq, job, Verdict("released"))
         case JobScaleAccepted(job=job, nodes=nodes) if job in state.clusters:
@@ -114,8 +127,8 @@ def evolve(state: State, entry: Entry) -> None:
         case ClusterEvent() as event:
             _hear(state, event)
             _put(state, entry.seq, event.job, advance(state.clusters[event.job], event, state.timing))
-        case JobEvent() | NodeUnknown() | LedgerEvent():
-            pass  # A refusal, a doubt, or money that ends nothing.
+        case JobEvent() | LedgerEvent():
+            pass  # A refusal, or money that ends nothing.
         case other:
             raise AssertionError(f"the provisioner does not read {type(other).__name__}")
 
@@ -144,13 +157,31 @@ def desired_of(state: State, key: NodeKey) -> Desired:
 
 
 def _grant(state: State, seq: int, gang: Gang) -> None:
-    """A grant on a node that is lost at the time is seen, and replaced at once."""
+    """A grant on a node that is lost at the time, or of a quarantined GPU, is seen, and replaced at once."""
     if gang.job not in state.clusters:
         return
     _put(state, seq, gang.job, granted(state.clusters[gang.job], gang))
     for grant in gang.grants:
-        if state.nodes.get((grant.provider, grant.node), Node()).lost:
-            _put(state, seq, gang.job, doomed(state.clusters[gang.job], grant.lease))
+        doom = _doom(state.nodes.get((grant.provider, grant.node), Node()), grant.gpus)
+        if doom is not None:
+            _put(state, seq, gang.job, doomed(state.clusters[gang.job], grant.lease, doom))
+
+
+def _hear_of_node(state: State, seq: int, event: NodeEvent) -> None:
+    key = (event.account, event.node)
+    match event:
+        case NodeAlive():
+            state.nodes[key] = replace(state.nodes.get(key, Node()), lost=False)
+        case NodeLost():
+            _lose(state, seq, event)
+        case GpuQuarantined() | NodeQuarantined():
+            _quarantine(state, seq, event)
+        case QuarantineEnded(gpus=gpus):
+            node = state.nodes.get(key, Node())
+            left = {gpu: why for gpu, why in node.faults.items() if gpu not in gpus}
+            state.nodes[key] = replace(node, faults=left)
+        case _:
+            pass  # A doubt, or what ends no lease.
 
 
 def _hear(state: State, event: ClusterEvent) -> None:
@@ -176,7 +207,28 @@ def _lose(state: State, seq: int, event: NodeLost) -> None:
     state.nodes[key] = replace(node, lost=True)
     for lease in node.leases:
         job = state.leases[lease]
-        _put(state, seq, job, doomed(state.clusters[job], lease))
+        _put(state, seq, job, doomed(state.clusters[job], lease, Doom("node_lost")))
+
+
+def _quarantine(state: State, seq: int, event: GpuQuarantined | NodeQuarantined) -> None:
+    """Of the node's leases only those that hold one of these GPUs end."""
+    key = (event.account, event.node)
+    node = state.nodes.get(key, Node())
+    node = state.nodes[key] = replace(node, faults={**node.faults, **dict.fromkeys(event.gpus, event.fault.words())})
+    for lease in node.leases:
+        job = state.leases[lease]
+        order = orders(state.clusters[job])[lease]
+        doom = _doom(node, order.member.gpus)
+        if doom is not None and doom.cause == "gpu_fault":
+            _put(state, seq, job, doomed(state.clusters[job], lease, doom))
+
+
+def _doom(node: Node, gpus: Iterable[GpuUuid]) -> Doom | None:
+    """Why a lease of these GPUs cannot go on, if it cannot."""
+    if node.lost:
+        return Doom("node_lost")
+    faulty = next((gpu for gpu in gpus if gpu in node.faults), None)
+    return None if faulty is None else Doom("gpu_fault", f"{faulty}: {node.faults[faulty]}")
 
 
 def _end(state: State, seq: int, job: JobId, verdict: Verdict) -> None:

@@ -151,11 +151,13 @@ def dropped(
     )
 
 
-def node_lost(cluster: Open, lease: LeaseId, at_ms: int) -> MemberLost | MemberDropped:
-    """The record of a node that is lost; who was only to join is no member yet."""
+def doomed_lost(cluster: Open, at_ms: int) -> MemberLost | MemberDropped:
+    """The record of the first lease whose node is lost or one of whose GPUs has failed; who was only to join is no
+    member yet."""
+    lease, doom = next(iter(cluster.life.doomed.items()))
     if isinstance(cluster, Running | Stopping) and lease in cluster.growth.members:
-        return dropped(cluster, lease, "node_lost", at_ms)
-    return lost(cluster, lease, "node_lost", at_ms)
+        return dropped(cluster, lease, doom.cause, at_ms, doom.detail)
+    return lost(cluster, lease, doom.cause, at_ms, doom.detail)
 
 
 def checkpoint_committed(

@@ -22,7 +22,8 @@ from volt.contracts.clusters import (
     MemberPrepared,
     MembersWanted,
 )
-from volt_provisioner.causes import member_sentence
+from volt.contracts.ids import LeaseId
+from volt_provisioner.causes import BLAMELESS, member_sentence
 from volt_provisioner.crew import Forgone, NewSeat, Offered, Prepared, Preparing, Sought
 from volt_provisioner.states import Running, Stopping, can_prepare
 
@@ -68,7 +69,7 @@ def prepared_or_dropped(cluster: C, event: ClusterEvent) -> C | None:
 def without_leavers(cluster: Running, event: GenerationEnded, stopping: Stopping) -> Stopping:
     """The ended generation without those who leave; nothing is to be awaited of one whose node is lost."""
     leavers = [cluster.crew.members[lease] for lease in event.leaves]
-    leaving = frozenset(event.leaves) - cluster.crew.ended.keys() - frozenset(cluster.life.doomed)
+    leaving = frozenset(event.leaves) - cluster.crew.ended.keys() - _beyond(cluster)
     return replace(
         stopping,
         life=cluster.life.leaving(leavers, cluster.generation),
@@ -113,7 +114,7 @@ def _given_up(cluster: Running, event: GrowthGivenUp) -> Running | None:
 
 def _dropped(cluster: C, event: MemberDropped) -> C:
     growth, member = cluster.growth, cluster.growth.members[event.lease]
-    is_fault = event.cause != "node_lost"
+    is_fault = event.cause not in BLAMELESS
     failures = {**growth.failures, member.rank: growth.failures.get(member.rank, 0) + is_fault}
     return replace(
         cluster,
@@ -129,6 +130,11 @@ def _dropped(cluster: C, event: MemberDropped) -> C:
 def _may_want(cluster: Running, rank: int) -> bool:
     """Whether the rank is above the cluster's own and nobody is sought or prepares for it."""
     return rank >= len(cluster.crew.members) and isinstance(cluster.growth.seats.get(rank, Forgone(0)), Forgone)
+
+
+def _beyond(cluster: Running) -> frozenset[LeaseId]:
+    """Leases whose node is lost."""
+    return frozenset(lease for lease, doom in cluster.life.doomed.items() if doom.cause == "node_lost")
 
 
 def _is_of_next(cluster: Running | Stopping, event: ClusterEvent) -> bool:

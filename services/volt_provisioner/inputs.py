@@ -14,6 +14,7 @@ from volt_provisioner.states import (
     Absent,
     Cleared,
     Cluster,
+    Doom,
     Ending,
     Forming,
     Granted,
@@ -60,15 +61,18 @@ def granted(cluster: Cluster, gang: Gang) -> Cluster:
             return cluster
 
 
-def doomed(cluster: Cluster, lease: LeaseId) -> Cluster:
-    """The cluster once the node of this lease is known to be lost; of no account if it does not rely on the lease."""
+def doomed(cluster: Cluster, lease: LeaseId, doom: Doom) -> Cluster:
+    """The cluster once the node of this lease is known to be lost, or a GPU of it to have failed; of no account if it
+    does not rely on the lease."""
     match cluster:
         case Forming() | Stopping() if lease in cluster.life.left:
-            return gone(cluster, lease)
+            return gone(cluster, lease) if doom.cause == "node_lost" else cluster
         case Granted() | Forming() | Starting() | Running() | Stopping():
-            if lease not in members_of(cluster) or lease in cluster.life.doomed:
+            known = cluster.life.doomed.get(lease)
+            if lease not in members_of(cluster) or (known is not None and doom.cause != "node_lost"):
                 return cluster
-            return replace(cluster, life=replace(cluster.life, doomed=(*cluster.life.doomed, lease)))
+            # Behind a lost node nothing is left to wait for, whatever befell it before.
+            return replace(cluster, life=replace(cluster.life, doomed={**cluster.life.doomed, lease: doom}))
         case Absent() | Ending() | Released() | Cleared():
             return cluster
 
@@ -79,7 +83,7 @@ def gone(cluster: C, lease: LeaseId) -> C:
         case Forming():
             return replace(cluster, unended=cluster.unended - {lease})
         case Stopping():
-            return replace(cluster, leavers=cluster.leavers - {lease})
+            return replace(cluster, leavers=cluster.leavers - {lease}, crew=cluster.crew.with_gone(lease))
         case _:
             return cluster
 

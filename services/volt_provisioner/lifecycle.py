@@ -29,7 +29,7 @@ from volt.contracts.clusters import (
 from volt.contracts.ids import LeaseId
 from volt.contracts.nodes import Thaw
 from volt.contracts.timing import Timing
-from volt_provisioner.causes import is_restart, loss_sentence, restart_cause, succeeded, verdict_of
+from volt_provisioner.causes import BLAMELESS, is_restart, loss_sentence, restart_cause, succeeded, verdict_of
 from volt_provisioner.crew import Crew, Loss, Offered, Prepared, Preparing, Seat, Setback, Sought, Vacant
 from volt_provisioner.growth import grown, grown_seats, prepared_or_dropped, without_leavers, without_the_rest
 from volt_provisioner.inputs import gone
@@ -166,7 +166,7 @@ def _stopping(cluster: Stopping, event: ClusterEvent) -> Stopping | Forming | No
     match event:
         case ClusterForming() if event.generation == cluster.generation + 1:
             return _formed_again(cluster, event)
-        case MemberEnded(lease=lease, generation=cluster.generation) if lease in cluster.leavers:
+        case MemberEnded(lease=lease, generation=cluster.generation) if lease in cluster.leavers | cluster.lingering:
             return gone(cluster, lease)
         case (
             LeaseResumed(generation=cluster.generation)
@@ -228,7 +228,7 @@ def _formed_again(cluster: Stopping, event: ClusterForming) -> Forming:
         life,
         event.generation,
         dict(sorted(seats.items())),
-        unended=(frozenset(crew.members) - crew.ended.keys()) | cluster.leavers,
+        unended=(frozenset(crew.members) - crew.ended.keys()) | cluster.leavers | cluster.lingering,
         unended_by_ms=cluster.halt_by_ms,
         setbacks={loss.member.rank: Setback(event.at_ms, loss_sentence(loss)) for loss in crew.lost},
     )
@@ -239,7 +239,7 @@ def _vacated(cluster: Forming, event: MemberLost) -> Forming | None:
     member = members_of(cluster).get(event.lease)
     if member is None:
         return None
-    is_fault = event.cause != "node_lost"
+    is_fault = event.cause not in BLAMELESS
     cause = loss_sentence(Loss(member, event.cause, event.detail))
     life = cluster.life.without(member, cluster.generation, event.cause)
     if is_fault:
@@ -249,7 +249,7 @@ def _vacated(cluster: Forming, event: MemberLost) -> Forming | None:
     return replace(
         _seated(cluster, {member.rank: Vacant(member.lease)}),
         life=life,
-        unended=cluster.unended - {member.lease},
+        unended=cluster.unended if event.cause == "gpu_fault" else cluster.unended - {member.lease},
         setbacks={**cluster.setbacks, member.rank: setback},
     )
 

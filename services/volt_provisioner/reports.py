@@ -88,9 +88,14 @@ def _cleared(cluster: Open | Ending | Released, report: ReportCleared, at_ms: in
 
 
 def _leaver(cluster: Open, lease: LeaseId) -> Member | None:
-    """Who leaves because the cluster shrinks, and has not ended the generation that it was in."""
-    is_awaited = isinstance(cluster, Forming | Stopping) and lease in cluster.leavers
-    return cluster.life.left[lease].member if is_awaited else None
+    """Who leaves because the cluster shrinks or a GPU has failed, and has not ended the generation that it was in."""
+    match cluster:
+        case Forming() if lease in cluster.leavers:
+            return cluster.life.left[lease].member
+        case Stopping() if lease in cluster.leavers | cluster.lingering:
+            return cluster.life.left[lease].member
+        case _:
+            return None
 
 
 def _joining(cluster: Running | Stopping, report: Report, at_ms: int) -> ClusterEvent | None:

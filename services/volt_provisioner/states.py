@@ -5,6 +5,7 @@ A mapping in here is never changed in place: the next state gets another.
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from volt.contracts.clusters import (
     CHECKPOINTS_KEPT,
@@ -20,6 +21,7 @@ from volt.contracts.jobs import JobSpec
 from volt.contracts.nodes import ReportPrepared
 from volt_provisioner.crew import Crew, Growth, NewSeat, Prepared, Preparing, Seat, Setback, Sought, Vacant
 
+DoomCause = Literal["node_lost", "gpu_fault"]
 FAILED_NODES_MAX = 1_024
 """How many of the nodes that failed a job are kept away from it, the last ones; it bounds `MembersWanted`."""
 
@@ -31,6 +33,14 @@ class Job:
     account: AccountId
     id: JobId
     spec: JobSpec
+
+
+@dataclass(frozen=True)
+class Doom:
+    """Why a lease ends that its cluster still relies on."""
+
+    cause: DoomCause
+    detail: str = ""
 
 
 @dataclass(frozen=True)
@@ -62,8 +72,9 @@ class Life:
     """Nodes that are not wanted again: they could not do their part, or were lost to the job for the second time."""
     lost_nodes: tuple[NodeId, ...] = ()
     """Nodes that were lost to the job; one that is back and clear may serve it again."""
-    doomed: tuple[LeaseId, ...] = ()
-    """Leases whose node is known to be lost, in the log's order; the record of it is yet to be appended."""
+    doomed: Mapping[LeaseId, Doom] = field(default_factory=dict)
+    """Leases whose node is known to be lost, or one of whose GPUs has failed, in the log's order; the record of it is
+    yet to be appended."""
     left: Mapping[LeaseId, Left] = field(default_factory=dict)
 
     @property
@@ -77,7 +88,9 @@ class Life:
         return replace(self, committed=committed, restarts=0, first_cause="")
 
     def without(self, member: Member, generation: int, cause: LossCause) -> "Life":
-        """The member is lost: its lease waits to be cleared."""
+        """The member is lost: its lease waits to be cleared. A node with a faulty GPU may serve the job by others."""
+        if cause == "gpu_fault":
+            return self.leaving((member,), generation)
         may_return = cause == "node_lost" and member.node not in self.lost_nodes
         lost, failed = (self.lost_nodes, self.failed_nodes)
         if may_return:
@@ -95,7 +108,7 @@ class Life:
         left = {member.lease: Left(member, generation) for member in members}
         return replace(
             self,
-            doomed=tuple(lease for lease in self.doomed if lease not in left),
+            doomed={lease: doom for lease, doom in self.doomed.items() if lease not in left},
             left={**self.left, **left},
         )
 
@@ -129,7 +142,7 @@ class Forming:
     """By rank, in order."""
     unended: frozenset[LeaseId]
     """Who has not ended the generation before: members, who do so before they are prepared, and so in time; and those
-    who leave because the cluster shrinks."""
+    who leave because the cluster shrinks or a GPU of theirs has failed."""
     setbacks: Mapping[int, Setback]
     unended_by_ms: int = 0
     """For how long to wait for those who leave."""
@@ -181,6 +194,12 @@ class Stopping:
     growth: Growth = field(default_factory=Growth)
     leavers: frozenset[LeaseId] = frozenset()
     """Who leaves because the cluster shrinks and has not ended this generation."""
+
+    @property
+    def lingering(self) -> frozenset[LeaseId]:
+        """Who is lost, on a node that lives, and has not ended this generation."""
+        lost = (loss.member.lease for loss in self.crew.lost if loss.lingers)
+        return frozenset(lease for lease in lost if lease in self.life.left)
 
 
 Closed = Starting | Running | Stopping

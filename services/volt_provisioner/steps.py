@@ -79,7 +79,7 @@ def _at_once(cluster: Open, timing: Timing) -> Make | None:
             return _crew_at_once(cluster) or _growth_at_once(cluster, timing)
         case Stopping(life=life):
             if life.doomed:
-                return partial(events.node_lost, cluster, life.doomed[0])
+                return partial(events.doomed_lost, cluster)
             return partial(events.forming_again, cluster, timing) if is_decided(cluster) else None
 
 
@@ -97,7 +97,7 @@ def _forming_at_once(cluster: Forming, timing: Timing) -> Make | None:
     if offered is not None:
         return partial(events.joined, cluster, offered, timing)
     if cluster.life.doomed:
-        return partial(events.lost, cluster, cluster.life.doomed[0], "node_lost")
+        return partial(events.doomed_lost, cluster)
     if any(isinstance(seat, Vacant) for seat in seats):
         return partial(events.wanted, cluster)
     prepared = [seat.member.lease for seat in seats if isinstance(seat, Prepared)]
@@ -112,7 +112,7 @@ def _crew_at_once(cluster: Starting | Running) -> Make | None:
     if crew.trouble is not None:
         return partial(events.generation_ended, cluster, crew.trouble)
     if cluster.life.doomed:
-        return partial(events.node_lost, cluster, cluster.life.doomed[0])
+        return partial(events.doomed_lost, cluster)
     if isinstance(cluster, Starting) and not _missing(crew, crew.started):
         return partial(events.ready, cluster)
     return None

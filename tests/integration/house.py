@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import psutil
@@ -29,9 +29,11 @@ def until(condition: Callable[[], bool]) -> None:
 class Terminal:
     """One command in a terminal of its own: its output, Ctrl-C, and its exit code."""
 
-    def __init__(self, folder: Path, name: str, command: list[str]) -> None:
+    def __init__(self, folder: Path, name: str, command: list[str], more: Mapping[str, str] | None = None) -> None:
+        """`more` is what its environment has besides."""
         self._out, self._err = folder / f"{name}.out", folder / f"{name}.err"
         environment = {name: value for name, value in os.environ.items() if not name.startswith("VOLT_")}
+        environment |= more or {}
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.process = subprocess.Popen(
                 command, stdout=out, stderr=err, stdin=subprocess.DEVNULL, env=environment, start_new_session=True
@@ -71,11 +73,11 @@ class House:
         self.folder, self.data = folder, folder / "control"
         self.terminals: list[Terminal] = []
         self.up = self.start_up()
-        self.agents = [self._start_agent(node) for node in NODES]
+        self.agents = [self.start_agent(node) for node in NODES]
 
-    def open(self, name: str, *arguments: str) -> Terminal:
-        """Types `volt ...` into a new terminal."""
-        terminal = Terminal(self.folder, name, [sys.executable, "-m", "volt", *arguments])
+    def open(self, name: str, *arguments: str, more: Mapping[str, str] | None = None) -> Terminal:
+        """Types `volt ...` into a new terminal, whose environment has `more` besides."""
+        terminal = Terminal(self.folder, name, [sys.executable, "-m", "volt", *arguments], more)
         self.terminals.append(terminal)
         return terminal
 
@@ -87,7 +89,7 @@ class House:
     def volt(self, *arguments: str, data: Path | None = None) -> Terminal:
         """A command that ends by itself; options go before anything after `--`."""
         verb, *rest = arguments
-        words = 2 if verb in ("ledger", "dlq", "views", "account", "market") else 1
+        words = 2 if verb in ("ledger", "dlq", "views", "account", "market", "bid", "provider") else 1
         head, tail = arguments[:words], rest[words - 1 :]
         terminal = self.open(f"run-{len(self.terminals)}", *head, "--data", str(data or self.data), *tail)
         terminal.ends()
@@ -112,7 +114,7 @@ class House:
         """What still runs of all that was started here, by its environment or its command."""
         return [text for process in psutil.process_iter() if str(self.folder) in (text := _words(process))]
 
-    def _start_agent(self, node: str) -> Terminal:
+    def start_agent(self, node: str) -> Terminal:
         place = ("--runtime", "process", "--fabric", "A", "--region", "eu", "--workdir", str(self.folder))
         return self.open(
             *(node, "agent", "run", "--data", str(self.data), "--gpus", "1xh100-80gb", "--price", "1.85", *place),

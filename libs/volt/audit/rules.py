@@ -51,6 +51,9 @@ def breaches_of_node(supply: Supply, spec: JobSpec, grant: Grant, at_ms: int) ->
         yield "reliability_low", lease, f"{grant.node} is reliable to {reliability} per mille, {least} were asked for"
     if missing := supply.missing(grant.node):
         yield "node_incomplete", lease, f"{grant.node} no longer offers {min(missing)}, which is leased"
+    off = supply.quarantined.get((bid.account, grant.node), {})
+    if quarantined := sorted(off.keys() & set(grant.gpus)) or sorted(supply.closing(grant.node)):
+        yield "gpu_quarantined", lease, f"{quarantined[0]} of {grant.node} had failed"
     yield from _of_gpus(supply, bid, grant)
     yield from _of_kind(bid, spec, grant)
     yield from _of_place(bid.place, spec, grant)

@@ -8,7 +8,17 @@ from volt.contracts.bids import BidAccepted, BidWithdrawn, Gpu, Place
 from volt.contracts.ids import AccountId, GpuUuid, JobId, LeaseId, NodeId
 from volt.contracts.jobs import Level
 from volt.contracts.market import Grant
-from volt.contracts.nodes import NodeAlive, NodeEvent
+from volt.contracts.nodes import (
+    GpuFaulted,
+    GpuQuarantined,
+    NodeAlive,
+    NodeEvent,
+    NodeLost,
+    NodeQuarantined,
+    NodeRated,
+    NodeUnknown,
+    QuarantineEnded,
+)
 
 LEVELS: tuple[Level, ...] = ("fabric", "site", "region")
 """The levels that a place may know, the narrowest first."""
@@ -30,6 +40,8 @@ class Supply:
     """The standing ones."""
     reliability_permille: dict[tuple[AccountId, NodeId], int] = field(default_factory=dict)
     """Of the nodes that are alive. Anybody can beat in the name of a node, under an account of their own."""
+    quarantined: dict[tuple[AccountId, NodeId], dict[GpuUuid, bool]] = field(default_factory=dict)
+    """GPUs that may not be sold, and whether nothing else of their node may."""
     leases: dict[LeaseId, Held] = field(default_factory=dict)
     """Those that are not cleared."""
     _offered: dict[GpuUuid, dict[NodeId, None]] = field(default_factory=dict)
@@ -50,10 +62,21 @@ class Supply:
             self.bids[event.node] = event
 
     def see(self, event: NodeEvent) -> None:
-        """The node is alive, or not known to be."""
-        self.reliability_permille.pop((event.account, event.node), None)
-        if isinstance(event, NodeAlive):
-            self.reliability_permille[event.account, event.node] = event.reliability_permille
+        """The node is alive, or not known to be; or some of its GPUs have failed, or are well again."""
+        key = (event.account, event.node)
+        off = self.quarantined.setdefault(key, {})
+        match event:
+            case NodeAlive():
+                self.reliability_permille[key] = event.reliability_permille
+            case NodeUnknown() | NodeLost():
+                self.reliability_permille.pop(key, None)
+            case NodeRated() | GpuFaulted() | GpuQuarantined() | NodeQuarantined():
+                self.reliability_permille[key] = event.reliability_permille
+                if not isinstance(event, NodeRated | GpuFaulted):
+                    off |= dict.fromkeys(event.gpus, isinstance(event, NodeQuarantined))
+            case QuarantineEnded(gpus=gpus):
+                for gpu in gpus:
+                    off.pop(gpu, None)
 
     def lease(self, job: JobId, grant: Grant) -> None:
         """The grant's GPUs are the job's."""
@@ -89,16 +112,19 @@ class Supply:
         offered = {gpu.uuid for gpu in bid.gpus} if bid else set[GpuUuid]()
         return {uuid for lease in self._leased_on[node] for uuid in self.leases[lease].gpus} - offered
 
+    def closing(self, node: NodeId) -> set[GpuUuid]:
+        """GPUs that the node offers and on account of which nothing of it may be sold."""
+        bid = self.bids.get(node)
+        off = self.quarantined.get((bid.account, node), {}) if bid else {}
+        return {gpu.uuid for gpu in bid.gpus if off.get(gpu.uuid, False)} if bid else set()
+
     def free(self, node: NodeId, model: str) -> set[GpuUuid]:
         """The node's GPUs of the model that could be sold, were the node alive."""
         bid = self.bids.get(node)
-        if bid is None or self.missing(node):
+        if bid is None or self.missing(node) or self.closing(node):
             return set()
-        return {
-            gpu.uuid
-            for gpu in bid.gpus
-            if gpu.model == model and self.seller(gpu.uuid) == node and gpu.uuid not in self._holder
-        }
+        unsold = {gpu.uuid for gpu in bid.gpus if gpu.model == model and self.seller(gpu.uuid) == node}
+        return unsold - self._holder.keys() - self.quarantined.get((bid.account, node), {}).keys()
 
 
 def gpus_of(bid: BidAccepted) -> dict[GpuUuid, Gpu]:

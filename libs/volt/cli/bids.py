@@ -5,6 +5,7 @@ from datetime import datetime
 from pathlib import Path
 
 import click
+from rich.text import Text
 
 from volt.cli.shared import Group, client, data_option, err, json_option, out, print_json
 from volt.cli.tables import table
@@ -128,6 +129,10 @@ def _show(listed: BidList, *, as_json: bool) -> None:
     columns = ("node", "gpu", "$ per GPU-hour", "net $", "free", "total", "state", "terms")
     right = frozenset({"$ per GPU-hour", "net $", "free", "total"})
     out.print(table(columns, map(_row, listed.bids), right=right))
+    for one in listed.bids:
+        for gpu in one.quarantined:
+            also = ", and with it nothing of the node" if gpu.closes_node else ""
+            out.print(Text(f"{one.node}: {gpu.gpu} is not sold{also}, since {_when(gpu.since_ms)}: {gpu.why}"))
 
 
 def _row(one: Bid) -> Sequence[str]:
@@ -152,6 +157,9 @@ def _terms(one: Bid) -> list[str]:
         terms.append(f"at most {one.max_duration_seconds} s")
     for name, instant_ms in (("from", one.available_from_ms), ("until", one.available_until_ms)):
         if instant_ms is not None:
-            instant = datetime.fromtimestamp(instant_ms / 1000).astimezone()
-            terms.append(f"{name} {instant.isoformat(timespec='minutes')}")
+            terms.append(f"{name} {_when(instant_ms)}")
     return terms
+
+
+def _when(instant_ms: int) -> str:
+    return datetime.fromtimestamp(instant_ms / 1000).astimezone().isoformat(timespec="minutes")

@@ -8,8 +8,10 @@ from volt.contracts.ids import AccountId, GpuUuid, Incarnation, JobId, LeaseId, 
 from volt.contracts.messages import Event, Value
 from volt.contracts.subjects import log_cluster
 
-LossCause = Literal["node_lost", "prepare_failed", "prepare_overdue", "start_failed", "start_overdue", "halt_overdue"]
-DropCause = Literal["node_lost", "prepare_failed", "prepare_overdue"]
+LossCause = Literal[
+    "node_lost", "gpu_fault", "prepare_failed", "prepare_overdue", "start_failed", "start_overdue", "halt_overdue"
+]
+DropCause = Literal["node_lost", "gpu_fault", "prepare_failed", "prepare_overdue"]
 GiveUpCause = Literal["unwanted", "failed"]
 """The buyer wants fewer nodes, or some member has finished; or no node could prepare."""
 EndCause = Literal["trouble", "growth", "shrink"]

@@ -6,6 +6,7 @@ import msgspec
 
 from volt.contracts.bids import Place, Runtime, Tier
 from volt.contracts.http import Answer, Count, JobWaiting, NodeState, Request
+from volt.contracts.reliability import Mishap
 
 BIDS_PATH = "/v1/bids"
 MARKET_PATH = "/v1/market"
@@ -13,6 +14,10 @@ QUOTES_PATH = "/v1/quotes"
 BIDS_MAX = 500
 DEPTH_LEVELS_MAX = 100
 PRICES_MAX = 100
+RELIABILITY_PATH = "/v1/reliability"
+NODES_RATED_MAX = 500
+MISHAPS_MAX = 32
+"""Those of one node that are shown, the last ones; older ones count all the same."""
 
 Instant = Annotated[int, msgspec.Meta(ge=0, le=100_000_000_000_000)]
 """Milliseconds since 1970."""
@@ -55,6 +60,15 @@ class Quote(Answer, frozen=True, kw_only=True):
     waiting: JobWaiting | None = None
 
 
+class QuarantinedGpu(Answer, frozen=True, kw_only=True):
+    """A GPU that is not sold, since when and why. One that `closes_node` keeps all of its node off the market."""
+
+    gpu: str
+    why: str
+    since_ms: int
+    closes_node: bool
+
+
 class Bid(Answer, frozen=True, kw_only=True):
     """What one of the account's nodes offers of one model. `net` is what is left of the price after the fee."""
 
@@ -77,6 +91,7 @@ class Bid(Answer, frozen=True, kw_only=True):
     runtime: Runtime = "process"
     reason: str = ""
     """Why it is lost, if it is."""
+    quarantined: tuple[QuarantinedGpu, ...] = ()
 
 
 class BidList(Answer, frozen=True, kw_only=True):
@@ -112,3 +127,40 @@ class Market(Answer, frozen=True, kw_only=True):
     """How many jobs wait for it."""
     depth: tuple[DepthLevel, ...]
     prices: tuple[PricePoint, ...]
+
+
+class WeighedMishap(Answer, frozen=True, kw_only=True):
+    """Something that counts against a node: what it costs when new, and how much of that is left at this age."""
+
+    kind: Mishap
+    what: str
+    at_ms: int
+    age_ms: int
+    cost_ms: int
+    weight_permille: int
+
+
+class NodeReliability(Answer, frozen=True, kw_only=True):
+    """How far a node can be relied on: `good_ms` is its time alive and `bad_ms` its mishaps' costs, as they weigh now.
+
+    `mishaps` are the last ones, the newest first.
+    """
+
+    node: str
+    reliability_permille: int
+    alive: bool
+    good_ms: int
+    bad_ms: int
+    mishaps: tuple[WeighedMishap, ...]
+
+
+class ProviderReliability(Answer, frozen=True, kw_only=True):
+    """How far a provider's nodes can be relied on together, and each of them, by the formula of docs/reliability.md."""
+
+    provider: str
+    at_ms: int
+    """The stream's time of the last event that is in it."""
+    reliability_permille: int
+    good_ms: int
+    bad_ms: int
+    nodes: tuple[NodeReliability, ...]

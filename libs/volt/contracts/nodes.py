@@ -5,10 +5,12 @@ from typing import Annotated, Literal
 import msgspec
 
 from volt.contracts.clusters import BeatId, Checkpoint, CheckpointBytes, CheckpointStep, Exit, Manifest
+from volt.contracts.faults import Fault
 from volt.contracts.ids import AccountId, Address, GpuUuid, Incarnation, JobId, LeaseId, NodeId, Port, Sha256
 from volt.contracts.jobs import PROCESSES_PER_NODE_MAX, Workload
 from volt.contracts.messages import Command, Event, Signal, Value
 from volt.contracts.subjects import LOG_COVER, log_node
+from volt.contracts.telemetry import GpuReading, Xid
 
 Phase = Literal["prepare", "start", "halt", "stop"]
 """`halt` ends this generation's processes and keeps the lease; `stop` ends them and clears it."""
@@ -115,17 +117,24 @@ class ReportCleared(Report, frozen=True, kw_only=True):
     """Nothing of the lease is left on the node."""
 
 
-class LeaseBeat(Value, frozen=True, kw_only=True):
+class LeaseBeat(Value, frozen=True, kw_only=True, omit_defaults=True):
     """A lease as the node has it now. `freeze` counts, within an incarnation, the freezes of one that is frozen."""
 
     lease: LeaseId
     generation: int
     state: LeaseState
     freeze: int = 0
+    step: CheckpointStep | None = None
+    """The last step that its workload has finished writing on this node."""
+    stored: CheckpointStep | None = None
+    """The last step that this node has stored its part of."""
 
 
-class Heartbeat(Signal, frozen=True, kw_only=True):
-    """A sign of life. `sequence` counts within the incarnation, from 1. `leaving`: the last one, on purpose."""
+class Heartbeat(Signal, frozen=True, kw_only=True, omit_defaults=True):
+    """A sign of life. `sequence` counts within the incarnation, from 1. `leaving`: the last one, on purpose.
+
+    `gpus` are there when they were read since the last acknowledged beat; `xids` are those that no such beat had.
+    """
 
     account: AccountId
     node: NodeId
@@ -135,6 +144,8 @@ class Heartbeat(Signal, frozen=True, kw_only=True):
     leaving: bool = False
     fence_after_ms: int = 0
     """How long the node runs on from the sending of this beat, once it is acknowledged; 0: as its profile says."""
+    gpus: tuple[GpuReading, ...] = ()
+    xids: tuple[Xid, ...] = ()
 
 
 class Probe(Signal, frozen=True, kw_only=True):
@@ -172,6 +183,42 @@ class NodeLost(NodeEvent, frozen=True, kw_only=True):
     cause: LostCause
     sequence: int | None = None
     """Of the last beat of this incarnation that was known of; None if none was."""
+
+
+class NodeRated(NodeEvent, frozen=True, kw_only=True):
+    """Time has changed how far the node can be relied on, by enough to tell."""
+
+    reliability_permille: int
+
+
+class GpuFaulted(NodeEvent, frozen=True, kw_only=True):
+    """A fault of a GPU that does not take it off the market: not yet, if it comes again."""
+
+    gpus: tuple[GpuUuid, ...]
+    fault: Fault
+    reliability_permille: int
+
+
+class GpuQuarantined(NodeEvent, frozen=True, kw_only=True):
+    """These GPUs are not sold until their quarantine ends, and the leases that hold them end as lost."""
+
+    gpus: tuple[GpuUuid, ...]
+    fault: Fault
+    reliability_permille: int
+
+
+class NodeQuarantined(NodeEvent, frozen=True, kw_only=True):
+    """As `GpuQuarantined`; and no other GPU of the node is sold while it offers one of these."""
+
+    gpus: tuple[GpuUuid, ...]
+    fault: Fault
+    reliability_permille: int
+
+
+class QuarantineEnded(NodeEvent, frozen=True, kw_only=True):
+    """A later incarnation of the node has shown these GPUs to be clean: they may be sold again."""
+
+    gpus: tuple[GpuUuid, ...]
 
 
 class CoverSpan(Value, frozen=True, kw_only=True):

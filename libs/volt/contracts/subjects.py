@@ -5,7 +5,7 @@ log.job.<account>.<job>          bid-intake      job requests admitted, refused,
 log.bid.<account>.<node>         bid-intake      bids accepted, refused, withdrawn
 log.market                       matcher         grants and reasons
 log.cluster.<account>.<job>      provisioner     the life of a cluster
-log.node.<account>.<node>        health-monitor  alive, unknown, lost
+log.node.<account>.<node>        health-monitor  alive, unknown, lost; faults of GPUs; reliability
 log.cover                        health-monitor  what heartbeats cover
 log.fleet                        health-monitor  losses held and released, the pace of beats
 log.ledger                       billing         every movement of money

@@ -177,6 +177,7 @@ class Client(_Group):
 
     offers = _sent(calls.list_offers)
     market = _sent(calls.get_market)
+    reliability = _sent(calls.provider_reliability)
     balance = _sent(calls.get_balance)
     statement = _sent(calls.get_statement)
     health = _sent(calls.get_health)

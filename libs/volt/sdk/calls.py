@@ -191,6 +191,17 @@ def get_market(gpu: str) -> Call[http_market.Market]:
     return Call(method="GET", path=path, answer=http_market.Market)
 
 
+def provider_reliability(provider: str | None = None) -> Call[http_market.ProviderReliability]:
+    """How far a provider's nodes can be relied on, and why; the account's own if none is named."""
+    params = {} if provider is None else {"provider": provider}
+    return Call(
+        method="GET",
+        path=http_market.RELIABILITY_PATH,
+        answer=http_market.ProviderReliability,
+        params=params,
+    )
+
+
 def _job_request(terms: JobTerms) -> http.JobRequest:
     gpu = terms["gpu"]
     known = {name: value for name, value in terms.items() if name in _CONSTRAINTS}

@@ -21,6 +21,7 @@ from volt_agent.checkpoints.folders import FolderChanged, FolderRefused, complet
 from volt_agent.checkpoints.restoring import CheckpointUnavailable, CheckpointUnusable, Restorer
 from volt_agent.checkpoints.retention import Retention
 from volt_agent.checkpoints.storing import Stored, Uploader
+from volt_agent.domain import Steps
 from volt_agent.store.opening import open_store
 from volt_agent.store.port import Store, StoreUnavailable
 
@@ -91,6 +92,11 @@ class LeaseCheckpoints:
             await asyncio.to_thread(shutil.rmtree, folder)
         self._prepared = wanted
 
+    @property
+    def steps(self) -> Steps:
+        """How far the present generation has come."""
+        return Steps() if self._following is None else self._follower.steps
+
     def begin(self, desired: DesiredLease, report: Report) -> None:
         """From now on what the workload of this generation completes is stored and reported."""
         follower = Follower(self._shared, self.folder(desired.generation), desired, report, self._now_seconds)
@@ -159,6 +165,7 @@ class Follower:
         self._floor = desired.resume.step if desired.resume else -1
         self._changed: dict[int, int] = {}
         self._reported: dict[int, Stored] = {}
+        self.steps = Steps()
         self._wake, self._drain_asked, self._drained = asyncio.Event(), False, asyncio.Event()
 
     def tell(self, kept: tuple[Checkpoint, ...]) -> None:
@@ -213,6 +220,7 @@ class Follower:
     async def _next(self) -> tuple[int, str] | None:
         """The lowest completed step that is not stored yet, and its name."""
         found = await asyncio.to_thread(completed, self._root)
+        self.steps = self.steps._replace(written=max(found, default=None))
         return min(((step, name) for step, name in found.items() if step > self._floor), default=None)
 
     async def _turn(self, uploader: Uploader, step: tuple[int, str] | None) -> None:
@@ -240,6 +248,7 @@ class Follower:
             self._reported[step] = stored
             await self._report(step, stored)
             self._floor = step
+            self.steps = self.steps._replace(stored=step)
             _log.info("stored", place=self._place.prefix, step=step, size_bytes=stored.size_bytes)
 
     def _pass_over(self, step: int, why: str) -> None:

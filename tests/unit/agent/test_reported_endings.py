@@ -16,10 +16,12 @@ from volt.contracts.letters import LogLines
 from volt.contracts.messages import Decoder
 from volt.contracts.nodes import DesiredLease, Phase, Report, ReportEnded, ReportPrepared, ReportStarted
 from volt.contracts.streams import COMMANDS, LOGS
+from volt.contracts.telemetry import GpuReading
 from volt.runtime.memory import MemoryBus, MemoryClock
 from volt_agent.checkpoints.lease import SharedStore
 from volt_agent.effects import Keeper, Node
 from volt_agent.endings import exit_of
+from volt_agent.gauge import BLAME_MS, Gauge
 from volt_agent.heart import Heart
 from volt_agent.kernel import boot_ms
 from volt_agent.process import ProcessRuntime
@@ -45,7 +47,8 @@ class Lease:
         beating.acknowledged_ms = boot_ms() + LONG_MS
         runtime = ProcessRuntime(ADDRESS, folder)
         store = SharedStore(settings.checkpoints_url, "n1")
-        self._node = Node("n1", settings, frozenset(GPUS), bus, runtime, beating, lambda: None, store)
+        self.gauge = Gauge(GPUS, boot_ms)
+        self._node = Node("n1", settings, frozenset(GPUS), bus, runtime, beating, lambda: None, store, self.gauge)
         self._bus = bus
         self.keeper: Keeper | None = None
         self._keeping: asyncio.Task[None] | None = None
@@ -201,3 +204,26 @@ async def test_a_process_has_the_buyers_variables_and_nothing_of_the_agents_shel
             "VOLT_CHECKPOINT_DIR",
         ),
     }
+
+
+@pytest.mark.parametrize(
+    ("gpu", "code", "is_failure"),
+    [(GPUS[0], 48, False), (GPUS[0], 94, False), (GPUS[0], 13, True), (GPUS[0], 45, True), (GPUS[1], 48, True)],
+)
+async def test_what_a_broken_gpu_has_ended_did_not_fail(lease: Lease, gpu: str, code: int, is_failure: bool) -> None:
+    """XIDs of the workload's own making, and those of a GPU that the lease does not hold, excuse nothing."""
+    await lease.start(sys.executable, "-c", "import time; time.sleep(0.5); raise SystemExit(1)")
+    lease.gauge._tell_xid(gpu, code, boot_ms())
+    assert await lease.ended() == (Exit(local_rank=0, code=1) if is_failure else Exit(local_rank=0),)
+
+
+async def test_a_workload_that_succeeds_beside_a_broken_gpu_has_succeeded(lease: Lease) -> None:
+    await lease.start(sys.executable, "-c", "import time; time.sleep(0.5)")
+    lease.gauge._tell((GpuReading(gpu=GPUS[0], vanished=True),))
+    assert await lease.ended() == (Exit(local_rank=0, code=0),)
+
+
+async def test_a_fault_of_long_ago_excuses_nothing(lease: Lease) -> None:
+    await lease.start(sys.executable, "-c", "import time; time.sleep(0.5); raise SystemExit(1)")
+    lease.gauge._tell_xid(GPUS[0], 48, boot_ms() - BLAME_MS - 1_000)
+    assert await lease.ended() == (Exit(local_rank=0, code=1),)

@@ -7,7 +7,20 @@ from tests.unit.cli.conftest import Volt
 from tests.unit.sdk.scripted import answer, events
 from volt.contracts.bids import Place
 from volt.contracts.http import Job, JobRequest, JobWaiting
-from volt.contracts.http_market import Bid, BidChange, BidList, DepthLevel, Market, PricePoint, Quote, QuotedNode
+from volt.contracts.http_market import (
+    Bid,
+    BidChange,
+    BidList,
+    DepthLevel,
+    Market,
+    NodeReliability,
+    PricePoint,
+    ProviderReliability,
+    QuarantinedGpu,
+    Quote,
+    QuotedNode,
+    WeighedMishap,
+)
 
 BID = Bid(
     node="n1",
@@ -46,6 +59,59 @@ def test_a_reprice_changes_the_price_and_nothing_else(volt: Volt) -> None:
     assert msgspec.json.decode(bodies[0], type=BidChange) == BidChange(gpu="H100", price_usd_per_gpu_hour="2")
     assert "paused" in out
     assert "at least 2 GPUs, at most 3600 s" in out
+
+
+def test_a_provider_is_told_which_gpu_is_not_sold_and_why(volt: Volt) -> None:
+    gpu = QuarantinedGpu(gpu="GPU-3", why="XID 48 ROBUST_CHANNEL_GPU_ECC_DBE", since_ms=0, closes_node=False)
+    listed = BidList(bids=(msgspec.structs.replace(BID, free=7, quarantined=(gpu,)),))
+    code, out, _, _ = volt("bid", "list", answers=(answer(listed),))
+    assert code == 0
+    assert "n1: GPU-3 is not sold, since" in out
+    assert "XID 48" in out
+
+
+HOUR_MS = 3_600_000
+RELIABLE = ProviderReliability(
+    provider="lab",
+    at_ms=0,
+    reliability_permille=912,
+    good_ms=10 * HOUR_MS,
+    bad_ms=12 * HOUR_MS,
+    nodes=(
+        NodeReliability(
+            node="n1",
+            reliability_permille=905,
+            alive=True,
+            good_ms=10 * HOUR_MS,
+            bad_ms=12 * HOUR_MS,
+            mishaps=(
+                WeighedMishap(
+                    kind="node_quarantined",
+                    what="the driver no longer lists it",
+                    at_ms=0,
+                    age_ms=720 * HOUR_MS,
+                    cost_ms=24 * HOUR_MS,
+                    weight_permille=500,
+                ),
+            ),
+        ),
+    ),
+)
+
+
+def test_a_providers_reliability_is_told_with_its_inputs(volt: Volt) -> None:
+    code, out, _, _ = volt("provider", "reliability", "lab", answers=(answer(RELIABLE),))
+    assert code == 0
+    words = " ".join(out.split())
+    assert "lab: 91.2% reliable" in words
+    assert "n1 90.5% 10.0 h 12.0 h alive" in words
+    assert "n1 node quarantined 720.0 h 24.0 h 50.0% the driver no longer lists it" in words
+
+
+def test_a_reliability_as_json_is_all_of_it(volt: Volt) -> None:
+    code, out, _, _ = volt("provider", "reliability", "--json", answers=(answer(RELIABLE),))
+    assert code == 0
+    assert msgspec.json.decode(out.encode(), type=ProviderReliability) == RELIABLE
 
 
 def test_placing_a_node_again_sets_its_terms(volt: Volt) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from tests.unit.gateway.failing import faults
 from volt.contracts import bids, clusters, jobs, ledger, market, nodes
 from volt.contracts.errors import Reason
 from volt.contracts.ids import job_id, key_sha256, lease_id, quote_id
@@ -375,6 +376,7 @@ def whole_story() -> list[Event]:
         jobs.CommandRejected(account=BUYER, at_ms=T0_MS, command_subject="cmd.alice.job", command_seq=7, reason=REASON),
         bids.BidRejected(account=STRANGER, node="n1", request_id="x", at_ms=T0_MS, request_digest="d", reason=REASON),
         withdrawn("n3"),
+        *faults(PROVIDER, "n1", T0_MS),
     ]
 
 

@@ -19,6 +19,7 @@ from volt.contracts.nodes import (
     NodeLost,
     NodeUnknown,
 )
+from volt.contracts.telemetry import GpuReading, Xid
 from volt.contracts.timing import EMBEDDED, Timing
 from volt_health_monitor.domain import (
     State,
@@ -65,10 +66,19 @@ def beat(
     running: Sequence[tuple[str, int]] = (),
     state: LeaseState = "running",
     leaving: bool = False,
+    gpus: Sequence[GpuReading] = (),
+    xids: Sequence[Xid] = (),
 ) -> Heartbeat:
     leases = tuple(LeaseBeat(lease=lease, generation=generation, state=state) for lease, generation in running)
     return Heartbeat(
-        account=PROVIDER, node=node, incarnation=incarnation, sequence=sequence, leases=leases, leaving=leaving
+        account=PROVIDER,
+        node=node,
+        incarnation=incarnation,
+        sequence=sequence,
+        leases=leases,
+        leaving=leaving,
+        gpus=tuple(gpus),
+        xids=tuple(xids),
     )
 
 

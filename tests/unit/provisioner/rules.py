@@ -1,7 +1,7 @@
 """What must be so of any log that the provisioner has written, checked from the log alone."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from volt.contracts.clusters import (
     CheckpointCommitted,
@@ -27,6 +27,7 @@ from volt.contracts.jobs import JobReleaseAccepted
 from volt.contracts.ledger import FundsExhausted
 from volt.contracts.log import Entry
 from volt.contracts.market import MarketCleared
+from volt.contracts.messages import Event
 from volt.contracts.nodes import NodeLost
 from volt.contracts.timing import Timing
 from volt_provisioner.lifecycle import halt_ms_max
@@ -111,31 +112,17 @@ def a_generation_starts_whole_and_alone(log: Sequence[Entry], timing: Timing) ->
     Nobody waits for ever for one that leaves: its node is lost or clear, or had the time that it may take.
     """
     members: dict[LeaseId, Member] = {}
-    before: set[LeaseId] = set()
-    leaves_by_ms: dict[LeaseId, int] = {}
-    gone: set[tuple[LeaseId, int]] = set()
+    leavers = _Leavers(timing)
     prepared: set[tuple[LeaseId, int]] = set()
-    nodes: dict[LeaseId, str] = {}
-    lost_nodes: set[str] = set()
     for entry in log:
+        leavers.see(entry.event, members)
         match entry.event:
-            case MarketCleared(gangs=gangs):
-                nodes |= {grant.lease: grant.node for gang in gangs for grant in gang.grants}
-            case NodeLost(node=node):
-                lost_nodes.add(node)
-                before -= {lease for lease in leaves_by_ms if nodes[lease] == node}
-            case GenerationEnded(leaves=leaves, at_ms=at_ms):
-                leaves_by_ms |= dict.fromkeys(leaves, at_ms + halt_ms_max(timing))
             case ClusterForming() as event:
-                before = {lease for lease in members if not (lease in leaves_by_ms and nodes[lease] in lost_nodes)}
                 members = {member.lease: member for member in event.members}
             case MemberJoined(member=member, generation=generation) if generation == _open_generation(log, entry.seq):
                 members[member.lease] = member
             case MemberLost(lease=lease) | LeaseCleared(lease=lease):
                 members.pop(lease, None)
-                before.discard(lease)
-            case MemberEnded(lease=lease, generation=generation):
-                gone.add((lease, generation))
             case MemberPrepared(lease=lease, generation=generation):
                 prepared.add((lease, generation))
             case ClusterStarting(manifest=manifest, generation=generation, at_ms=at_ms):
@@ -145,8 +132,57 @@ def a_generation_starts_whole_and_alone(log: Sequence[Entry], timing: Timing) ->
                 ]
                 assert [member.rank for member in by_rank] == list(range(len(by_rank)))
                 assert {(lease, generation) for lease in members} <= prepared
-                awaited = {lease for lease in before if leaves_by_ms.get(lease, at_ms) >= at_ms}
-                assert {(lease, generation - 1) for lease in awaited} <= gone
+                assert {(lease, generation - 1) for lease in leavers.awaited(at_ms)} <= leavers.gone
+
+
+class _Leavers:
+    """Who may still run the generation before, and for how long it is waited for if it is no member any more."""
+
+    def __init__(self, timing: Timing) -> None:
+        self.gone: set[tuple[LeaseId, int]] = set()
+        self._timing = timing
+        self._before: set[LeaseId] = set()
+        self._lingering: set[LeaseId] = set()
+        """Lost to a fault of a GPU, and perhaps still running on their node, which lives."""
+        self._until_ms: dict[LeaseId, int] = {}
+        self._nodes: dict[LeaseId, str] = {}
+        self._lost_nodes: set[str] = set()
+        self._ended_by_ms = 0
+        self._is_started = False
+
+    def awaited(self, at_ms: int) -> set[LeaseId]:
+        return {lease for lease in self._before if self._until_ms.get(lease, at_ms) >= at_ms}
+
+    def see(self, event: Event, members: Mapping[LeaseId, Member]) -> None:
+        """`members` are those before the event."""
+        match event:
+            case MarketCleared(gangs=gangs):
+                self._nodes |= {grant.lease: grant.node for gang in gangs for grant in gang.grants}
+            case NodeLost(node=node):
+                self._lost_nodes.add(node)
+                self._before -= {lease for lease in self._until_ms if self._nodes[lease] == node}
+            case ClusterStarting():
+                self._is_started = True
+            case GenerationEnded(leaves=leaves, at_ms=at_ms):
+                self._ended_by_ms = at_ms + halt_ms_max(self._timing)
+                self._until_ms |= dict.fromkeys(leaves, self._ended_by_ms)
+            case ClusterForming():
+                self._until_ms |= dict.fromkeys(self._lingering, self._ended_by_ms)
+                ran = {*members, *self._lingering}
+                self._before = {lease for lease in ran if not self._is_beyond(lease)}
+                self._lingering, self._is_started = set(), False
+            case MemberEnded(lease=lease, generation=generation):
+                self.gone.add((lease, generation))
+            case MemberLost(lease=lease, cause="gpu_fault") if lease in self._before:
+                self._until_ms[lease] = self._ended_by_ms
+            case MemberLost(lease=lease, cause="gpu_fault") if lease in members and self._is_started:
+                self._lingering.add(lease)
+            case MemberLost(lease=lease) | LeaseCleared(lease=lease):
+                self._before.discard(lease)
+                self._lingering.discard(lease)
+
+    def _is_beyond(self, lease: LeaseId) -> bool:
+        return lease in self._until_ms and self._nodes[lease] in self._lost_nodes
 
 
 def only_a_member_is_trouble(events: Sequence[ClusterEvent]) -> None:

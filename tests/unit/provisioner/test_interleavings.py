@@ -105,6 +105,14 @@ class Interleavings(RuleBasedStateMachine):
     def lose(self, node: str) -> None:
         self._write(self.world.lost(node))
 
+    @rule(node=nodes, gpu=st.integers(0, 1))
+    def quarantine(self, node: str, gpu: int) -> None:
+        self._write(self.world.quarantined(node, f"{node}-{gpu}"))
+
+    @rule(node=nodes)
+    def recover(self, node: str) -> None:
+        self._write(self.world.recovered(node, f"{node}-0", f"{node}-1"))
+
     @rule(node=nodes)
     def revive(self, node: str) -> None:
         self.world.write(NodeAlive(account=provider_of(node), node=node, incarnation="i", at_ms=self.world.now_ms))

@@ -5,6 +5,7 @@ from typing import TypedDict, TypeVar
 
 from tests.support.effects import sound
 from volt.contracts.clusters import BeatId, ClusterEvent, ClusterForming, Exit, Member, MemberJoined, MembersWanted
+from volt.contracts.faults import Fault
 from volt.contracts.ids import lease_id
 from volt.contracts.jobs import (
     JobAdmitted,
@@ -22,8 +23,10 @@ from volt.contracts.messages import Asked, Event, encode
 from volt.contracts.nodes import (
     Desired,
     FailureStage,
+    GpuQuarantined,
     NodeAlive,
     NodeLost,
+    QuarantineEnded,
     Report,
     ReportCheckpoint,
     ReportCleared,
@@ -198,6 +201,20 @@ class World:
         """The monitor's word on a silence after this beat."""
         self.happen(self.lost(node, sequence))
 
+    def quarantined(self, node: str, *gpus: str) -> GpuQuarantined:
+        return GpuQuarantined(
+            account=provider_of(node),
+            node=node,
+            incarnation="i1",
+            at_ms=self.now_ms,
+            gpus=gpus,
+            fault=Fault(kind="xid", xid=48, name="ROBUST_CHANNEL_GPU_ECC_DBE", number=1),
+            reliability_permille=900,
+        )
+
+    def recovered(self, node: str, *gpus: str) -> QuarantineEnded:
+        return QuarantineEnded(account=provider_of(node), node=node, incarnation="i2", at_ms=self.now_ms, gpus=gpus)
+
     def revive(self, node: str) -> None:
         self.happen(NodeAlive(account=provider_of(node), node=node, incarnation="i2", at_ms=self.now_ms))
 
@@ -235,6 +252,12 @@ class World:
 
     def ended(self, rank: int, *exits: Exit, generation: int | None = None) -> ReportEnded:
         return ReportEnded(**self._whose(rank, generation), exits=exits)
+
+    def ended_of(self, node: str, number: int, *exits: Exit, generation: int = 1) -> ReportEnded:
+        """By a lease that may have left."""
+        return ReportEnded(
+            account=provider_of(node), node=node, lease=lease_id(JOB, number), generation=generation, exits=exits
+        )
 
     def stored(self, rank: int, step: int, generation: int | None = None) -> ReportCheckpoint:
         whose = self._whose(rank, generation)
