@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 import structlog
 from msgspec.structs import replace as replace_struct
@@ -227,7 +226,7 @@ class Keeper:
         deadline_ms = self._node.heart.acknowledged_ms + self._node.heart.fence_after_ms
         folder, checkpoints = self._node.runtime.jobs / desired.job, self._checkpoints.folder(desired.generation)
         try:
-            launches = launches_of(desired, folder, checkpoints, Path(self._node.settings.workdir).resolve())
+            launches = launches_of(desired, folder, checkpoints, self._node.settings.workdir)
             workload = self._workload = await self._node.runtime.start(
                 desired.lease, desired.generation, launches, deadline_ms, output.take
             )

@@ -1,4 +1,4 @@
-"""How a workload's processes are started, and their environment: what torchrun or SLURM users know, and nothing else."""
+"""How a workload's processes are started, in the environment that torchrun or SLURM users know and nothing else."""
 
 import os
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from volt.contracts.nodes import DesiredLease
 from volt_agent.runtimes import Launch
 
 
-def launches_of(desired: DesiredLease, folder: Path, checkpoints: Path, workdir: Path) -> tuple[Launch, ...]:
+def launches_of(desired: DesiredLease, folder: Path, checkpoints: Path, workdir: str) -> tuple[Launch, ...]:
     """How each process of a lease is started; its manifest is written into the job's folder."""
     assert desired.manifest is not None, "a lease starts with its manifest"
     manifest = folder / f"manifest-{desired.generation}.json"
@@ -21,7 +21,7 @@ def launches_of(desired: DesiredLease, folder: Path, checkpoints: Path, workdir:
             env=process_environment(
                 desired, rank, base=base, manifest_path=str(manifest), checkpoint_folder=str(checkpoints)
             ),
-            cwd=str(workdir),
+            cwd=str(Path(workdir).resolve()),
         )
         for rank in range(desired.processes)
     )
