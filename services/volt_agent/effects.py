@@ -30,8 +30,9 @@ from volt.contracts.nodes import (
     ReportStarted,
 )
 from volt.contracts.subjects import command_report
+from volt.contracts.units import MS_PER_SECOND
 from volt.runtime.ports import Bus
-from volt_agent.checkpoints.lease import LeaseCheckpoints, SharedStore
+from volt_agent.checkpoints.lease import DRAIN_SECONDS_MAX, LeaseCheckpoints, SharedStore
 from volt_agent.checkpoints.storing import Stored
 from volt_agent.domain import Finished, Local, Nothing, Prepared, Running, Step, next_step, told, unreported
 from volt_agent.heart import Heart
@@ -301,11 +302,20 @@ class Keeper:
             stage: FailureStage = "start" if local.failed_start else "prepare"
             await self._send(ReportFailed(**whose, stage=stage, message=local.failure))
         else:
-            if self.desired.phase == "start" and local.exits and all(one.code == 0 for one in local.exits):
-                # The last checkpoint of a workload that is done is what it was for; it is not billed for this time.
-                await self._unless_overtaken(self._checkpoints.drain())
+            if (seconds := self._store_seconds(local)) > 0:
+                await self._unless_overtaken(self._checkpoints.drain(seconds))
             await self._send(ReportEnded(**whose, exits=local.exits))
         self._become(replace(local, reported=True))
+
+    def _store_seconds(self, local: Finished) -> float:
+        """For how long the end may wait for the last checkpoint; that time is not billed.
+
+        That of a workload that is done is what it was for. One that is to go on elsewhere begins from its own there.
+        """
+        if self.desired.phase == "halt":
+            return self.desired.store_ms / MS_PER_SECOND
+        is_done = self.desired.phase == "start" and local.exits and all(one.code == 0 for one in local.exits)
+        return DRAIN_SECONDS_MAX if is_done else 0.0
 
     def _become(self, local: Local) -> None:
         if unreported(local) != unreported(self.local):

@@ -76,6 +76,9 @@ class Node(Document, frozen=True, kw_only=True):
     place: Place = Place()
     tier: Tier = "community"
     runtime: Runtime = "process"
+    drain_by_ms: int | None = None
+    """By when it is to be empty, if it is drained."""
+    drain_reason: str = ""
     leased: dict[str, tuple[str, ...]] = {}
     answered: tuple[tuple[str, Reason | None], ...] = ()
     """The last requests about it that its provider was answered, each with the reason of a refusal."""

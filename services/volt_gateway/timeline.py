@@ -108,8 +108,9 @@ def _of_cluster(event: clusters.ClusterEvent) -> Told:
 
 def _cluster_words(event: clusters.ClusterEvent) -> str:
     match event:
-        case clusters.ClusterForming(members=members, replaces=replaces):
+        case clusters.ClusterForming(members=members, replaces=replaces, shrunk=shrunk):
             kept = f"forming with {_counted(len(members), 'node')}"
+            kept += f", without {', '.join(shrunk)}" if shrunk else ""
             return f"{kept}, replacing {', '.join(replaces)}" if replaces else kept
         case clusters.MembersWanted(wanted=wanted):
             return f"wants nodes for ranks {', '.join(str(one.rank) for one in wanted)}"
@@ -124,6 +125,8 @@ def _cluster_words(event: clusters.ClusterEvent) -> str:
             return "the generation ends to grow, and is billed no further"
         case clusters.GenerationEnded(cause="shrink", leaves=leaves):
             return f"the generation ends to shrink, without {', '.join(leaves)}, and is billed no further"
+        case clusters.GenerationEnded(cause="drain", drains=drains):
+            return f"the generation ends to leave {_counted(len(drains), 'drained node')}, and is billed no further"
         case clusters.GenerationEnded():
             return "the generation ends and is billed no further"
         case clusters.CheckpointCommitted(checkpoint=checkpoint):

@@ -7,7 +7,7 @@ market message that contradicts the market itself is impossible.
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from volt.contracts.bids import BidAccepted, BidRejected, BidWithdrawn
+from volt.contracts.bids import BidAccepted, BidRejected, BidWithdrawn, NodeDrainAccepted, NodeResumeAccepted
 from volt.contracts.clusters import (
     ClusterEvent,
     ClusterForming,
@@ -49,6 +49,8 @@ def evolve(state: State, entry: Entry) -> None:
             supply.offer(state, bid)
         case BidWithdrawn(node=node):
             supply.withdraw(state, node)
+        case NodeDrainAccepted() | NodeResumeAccepted() as event:
+            supply.drain(state, event)
         case NodeEvent() as seen:
             supply.see(state, seen)
         case LeaseCleared(lease=lease):

@@ -182,6 +182,8 @@ class State:
     """By account too, since a stranger can send beats in the name of any node, under their own account."""
     reliability_permille: dict[tuple[AccountId, NodeId], int] = field(default_factory=dict)
     """Of each node that was ever alive, as it was last told."""
+    drained: set[tuple[AccountId, NodeId]] = field(default_factory=set)
+    """Nodes that are emptied: they sell nothing, whatever they offer meanwhile."""
     lots: dict[NodeId, tuple[Lot, ...]] = field(default_factory=dict)
     """What each node offers, whether it can be sold now or not."""
     book: Book = field(default_factory=Book)

@@ -6,7 +6,7 @@ its GPUs until it is cleared, whatever its node offers meanwhile.
 
 from collections.abc import Iterable, Iterator
 
-from volt.contracts.bids import BidAccepted, Gpu
+from volt.contracts.bids import BidAccepted, Gpu, NodeDrainAccepted, NodeResumeAccepted
 from volt.contracts.gpus import BY_SLUG
 from volt.contracts.ids import GpuUuid, LeaseId, NodeId
 from volt.contracts.jobs import RELIABILITY_PERMILLE_MAX
@@ -49,6 +49,16 @@ def see(state: State, event: NodeEvent) -> None:
         state.alive.discard(known)
     if (known in state.alive, state.reliability_permille.get(known)) == before:
         return
+    _refresh_all(state, (event.node,))
+
+
+def drain(state: State, event: NodeDrainAccepted | NodeResumeAccepted) -> None:
+    """The node is emptied, or is so no longer."""
+    key = (event.account, event.node)
+    if isinstance(event, NodeDrainAccepted):
+        state.drained.add(key)
+    else:
+        state.drained.discard(key)
     _refresh_all(state, (event.node,))
 
 
@@ -131,6 +141,7 @@ def _lots(state: State, name: NodeId) -> Iterator[Lot]:
         if state.claims[gpu.uuid][0] == name:
             by_model.setdefault(gpu.model, []).append(gpu)
     bid = standing.bid
+    key = (bid.account, name)
     for model, gpus in by_model.items():
         terms = bid.terms_of(model)
         yield Lot(
@@ -140,7 +151,7 @@ def _lots(state: State, name: NodeId) -> Iterator[Lot]:
             place=bid.place,
             domains=standing.domains,
             ask_microusd_per_gpu_hour=terms.ask_microusd_per_gpu_hour,
-            alive=(bid.account, name) in state.alive and not terms.paused,
+            alive=key in state.alive and key not in state.drained and not terms.paused,
             total=len(gpus),
             free=tuple([gpu.uuid for gpu in gpus if gpu.uuid not in state.leased]) if is_whole else (),
             memory_mib=min([gpu.memory_mib for gpu in gpus]),
@@ -148,7 +159,7 @@ def _lots(state: State, name: NodeId) -> Iterator[Lot]:
             bandwidth_gbps=bid.place.bandwidth_gbps,
             tier=bid.tier,
             runtime=bid.runtime,
-            reliability_permille=state.reliability_permille.get((bid.account, name), RELIABILITY_PERMILLE_MAX),
+            reliability_permille=state.reliability_permille.get(key, RELIABILITY_PERMILLE_MAX),
             min_gpus=terms.gpus_min,
             max_duration_seconds=terms.max_duration_seconds,
             available_from_ms=terms.available_from_ms,

@@ -156,14 +156,6 @@ class Crew:
         trouble = lease if failed and self.trouble is None else self.trouble
         return replace(self, ended={**self.ended, lease: exits}, trouble=trouble)
 
-    def without_members(self, leases: Collection[LeaseId]) -> "Crew":
-        """Without those who leave; that they did is no trouble."""
-        return replace(
-            self,
-            members={lease: one for lease, one in self.members.items() if lease not in leases},
-            ended={lease: exits for lease, exits in self.ended.items() if lease not in leases},
-        )
-
     def without(self, member: Member, cause: LossCause, detail: str) -> "Crew":
         return replace(
             self,

@@ -11,15 +11,21 @@
 
 Waiting for a replacement is Forming with a vacant seat. A loss while Forming joins that generation: each lost lease is
 named by one `Wanted`, in one generation, or its cluster is released. Starting and Running go to Stopping by their
-first loss or failing exit, or Running on purpose. With a loss, or on purpose, Stopping forms again at once; otherwise
-only when all have ended, and only if their workload was gone without an exit that anybody saw.
+first loss or failing exit, or Running on purpose. With a loss Stopping forms again at once. Otherwise only when all
+have ended: on purpose, and so have stored their last checkpoint; or if their workload was gone without an exit that
+anybody saw.
+
+What a loss comes to is the job's to say, once its cluster has been ready: another node takes the rank; or the others go
+on without it, at ranks without a gap, in a generation of their own though the one that loses it be still open; or the
+cluster ends. Until it is ready for the first time it is completed, whatever the job says.
 
 The log's order decides every race. So what others write (`inputs`) takes effect where it stands: the end is decided
 there, a loss is remembered there until it is recorded, and a gang behind the end of its job is void.
 
 A cluster of another size than its buyer wishes for is changed while it is Running, never before: growing members
 prepare for the next generation beside it, and when all are prepared it is ended on purpose and forms again with them
-(`growth`); to shrink it is ended on purpose at once, and its highest ranks leave. Whatever ends it first, those who are
+(`growth`); to shrink it is ended on purpose at once, and its highest ranks leave. A member whose node is drained is
+moved in the same way: another prepares beside it and takes its rank. Whatever ends it first, those who are
 prepared join the next generation, and who is not leaves; what is still to be grown by is wanted anew once it runs.
 
 A checkpoint is committed while its generation is the last that has formed, and the next generation begins from it. What
@@ -32,6 +38,7 @@ of its members, and all of them start again in the next.
 from bisect import bisect_left, insort
 from dataclasses import dataclass, field, replace
 
+from volt.contracts.bids import BidEvent, NodeDrainAccepted, NodeResumeAccepted
 from volt.contracts.clusters import ClusterEvent
 from volt.contracts.ids import AccountId, JobId, LeaseId, NodeId
 from volt.contracts.jobs import JobAdmitted, JobEvent, JobReleaseAccepted, JobScaleAccepted
@@ -39,10 +46,10 @@ from volt.contracts.ledger import FundsExhausted, JobUnfunded, LedgerEvent
 from volt.contracts.log import Entry
 from volt.contracts.market import Gang, MarketCleared
 from volt.contracts.messages import Asked, Command, Event
-from volt.contracts.nodes import Desired, NodeAlive, NodeLost, NodeUnknown, Report
+from volt.contracts.nodes import Desired, NodeAlive, NodeEvent, NodeLost, Report
 from volt.contracts.timing import Timing
 from volt_provisioner.desired import Order, desired_lease, orders
-from volt_provisioner.inputs import doomed, ended, granted, scaled
+from volt_provisioner.inputs import doomed, drained, ended, granted, scaled
 from volt_provisioner.lifecycle import advance
 from volt_provisioner.reports import answer
 from volt_provisioner.states import Absent, Cluster, Job, Verdict
@@ -57,6 +64,8 @@ class Node:
     """A node as its leases make it: those not cleared, in the order of their grants."""
 
     lost: bool = False
+    drain_by_ms: int | None = None
+    """By when it is to be empty, if it is drained."""
     leases: tuple[LeaseId, ...] = ()
     changed_seq: int = 0
     """The `LOG` sequence of the last event that changed what the node should be doing."""
@@ -98,11 +107,8 @@ def evolve(state: State, entry: Entry) -> None:
                 _grant(state, entry.seq, gang)
             for one in expired:
                 _end(state, entry.seq, one.job, Verdict("released"))
-        case NodeAlive() as event:
-            key = (event.account, event.node)
-            state.nodes[key] = replace(state.nodes.get(key, Node()), lost=False)
-        case NodeLost() as event:
-            _lose(state, entry.seq, (event.account, event.node))
+        case NodeEvent() | BidEvent() as event:
+            _evolve_node(state, entry.seq, event)
         case JobReleaseAccepted(job=job):
             _end(state, entry.seq, job, Verdict("released"))
         case JobScaleAccepted(job=job, nodes=nodes) if job in state.clusters:
@@ -111,8 +117,8 @@ def evolve(state: State, entry: Entry) -> None:
             _end(state, entry.seq, job, Verdict("exhausted"))
         case ClusterEvent() as event:
             _put(state, entry.seq, event.job, advance(state.clusters[event.job], event, state.timing))
-        case JobEvent() | NodeUnknown() | LedgerEvent():
-            pass  # A refusal, a doubt, or money that ends nothing.
+        case JobEvent() | LedgerEvent():
+            pass  # A refusal, or money that ends nothing.
         case other:
             raise AssertionError(f"the provisioner does not read {type(other).__name__}")
 
@@ -140,14 +146,32 @@ def desired_of(state: State, key: NodeKey) -> Desired:
     )
 
 
+def _evolve_node(state: State, seq: int, event: NodeEvent | BidEvent) -> None:
+    key = (event.account, event.node)
+    match event:
+        case NodeAlive():
+            state.nodes[key] = replace(state.nodes.get(key, Node()), lost=False)
+        case NodeLost():
+            _lose(state, seq, key)
+        case NodeDrainAccepted(deadline_ms=by_ms):
+            _drain(state, seq, key, by_ms)
+        case NodeResumeAccepted():
+            _drain(state, seq, key, None)
+        case _:
+            pass  # A doubt, or an offer.
+
+
 def _grant(state: State, seq: int, gang: Gang) -> None:
-    """A grant on a node that is lost at the time is seen, and replaced at once."""
+    """A grant on a node that is lost at the time is seen, and replaced at once; on one that is drained it is moved."""
     if gang.job not in state.clusters:
         return
     _put(state, seq, gang.job, granted(state.clusters[gang.job], gang))
     for grant in gang.grants:
-        if state.nodes.get((grant.provider, grant.node), Node()).lost:
+        node = state.nodes.get((grant.provider, grant.node), Node())
+        if node.lost:
             _put(state, seq, gang.job, doomed(state.clusters[gang.job], grant.lease))
+        if node.drain_by_ms is not None:
+            _put(state, seq, gang.job, drained(state.clusters[gang.job], grant.lease, node.drain_by_ms))
 
 
 def _lose(state: State, seq: int, key: NodeKey) -> None:
@@ -156,6 +180,14 @@ def _lose(state: State, seq: int, key: NodeKey) -> None:
     for lease in node.leases:
         job = state.leases[lease]
         _put(state, seq, job, doomed(state.clusters[job], lease))
+
+
+def _drain(state: State, seq: int, key: NodeKey, by_ms: int | None) -> None:
+    node = state.nodes.get(key, Node())
+    state.nodes[key] = replace(node, drain_by_ms=by_ms)
+    for lease in node.leases:
+        job = state.leases[lease]
+        _put(state, seq, job, drained(state.clusters[job], lease, by_ms))
 
 
 def _end(state: State, seq: int, job: JobId, verdict: Verdict) -> None:

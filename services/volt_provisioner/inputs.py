@@ -1,4 +1,4 @@
-"""What others than the provisioner do to a cluster: a grant, a lost node, a wish for another size, the end of the job.
+"""What others than the provisioner do to a cluster: a grant, a node lost or drained, another wish, the job's end.
 
 Each of these is written without knowing the cluster's state, so each is answered in every state.
 """
@@ -63,8 +63,12 @@ def granted(cluster: Cluster, gang: Gang) -> Cluster:
 def doomed(cluster: Cluster, lease: LeaseId) -> Cluster:
     """The cluster once the node of this lease is known to be lost; of no account if it does not rely on the lease."""
     match cluster:
-        case Forming() | Stopping() if lease in cluster.life.left:
+        case Forming() if lease in cluster.life.left:
             return gone(cluster, lease)
+        case Stopping() if lease in cluster.left_out:
+            # It leaves anyway: this is no loss, and it is all that its end comes to.
+            is_news = lease not in cluster.crew.ended
+            return replace(cluster, crew=cluster.crew.with_ended(lease, (), failed=False)) if is_news else cluster
         case Granted() | Forming() | Starting() | Running() | Stopping():
             if lease not in members_of(cluster) or lease in cluster.life.doomed:
                 return cluster
@@ -78,9 +82,21 @@ def gone(cluster: C, lease: LeaseId) -> C:
     match cluster:
         case Forming():
             return replace(cluster, unended=cluster.unended - {lease})
-        case Stopping():
-            return replace(cluster, leavers=cluster.leavers - {lease})
         case _:
+            return cluster
+
+
+def drained(cluster: Cluster, lease: LeaseId, by_ms: int | None) -> Cluster:
+    """The cluster that has until then to leave the node of this lease; None: it may stay. Recovery comes first."""
+    match cluster:
+        case Granted() | Forming() | Starting() | Running() | Stopping():
+            if lease in cluster.life.left:
+                return cluster
+            drains = {other: other_ms for other, other_ms in cluster.life.drains.items() if other != lease}
+            if by_ms is not None:
+                drains[lease] = by_ms
+            return replace(cluster, life=replace(cluster.life, drains=drains, is_move_given_up=False))
+        case Absent() | Ending() | Released() | Cleared():
             return cluster
 
 

@@ -84,8 +84,8 @@ def _cleared(cluster: Open | Ending | Released, report: ReportCleared, at_ms: in
 
 
 def _leaver(cluster: Open, lease: LeaseId) -> Member | None:
-    """Who leaves because the cluster shrinks, and has not ended the generation that it was in."""
-    is_awaited = isinstance(cluster, Forming | Stopping) and lease in cluster.leavers
+    """Who has left, and has not ended the generation that it was in."""
+    is_awaited = isinstance(cluster, Forming) and lease in cluster.leavers
     return cluster.life.left[lease].member if is_awaited else None
 
 
@@ -107,8 +107,9 @@ def _joining(cluster: Running | Stopping, report: Report, at_ms: int) -> Cluster
 def _formed(cluster: Forming, report: Report, at_ms: int) -> ClusterEvent | None:
     """Members prepare in this generation, and end the one before."""
     head, lease = head_of(cluster, at_ms), report.lease
-    if lease in cluster.unended and report.generation == cluster.generation - 1:
-        head["generation"] = report.generation
+    if lease in cluster.unended and cluster.ran <= report.generation < cluster.generation:
+        # One that had given up a generation between the two has surely ended this one.
+        head["generation"] = cluster.ran
         match report:
             case ReportEnded(exits=exits):
                 return MemberEnded(**head, lease=lease, exits=exits)
@@ -137,6 +138,8 @@ def _crewed(cluster: Closed, report: Report, at_ms: int) -> ClusterEvent | None:
     match report:
         case ReportStarted() if isinstance(cluster, Starting) and lease not in crew.started:
             return MemberStarted(**head_of(cluster, at_ms), lease=lease)
+        case ReportFailed() if isinstance(cluster, Stopping) and lease in cluster.left_out:
+            return MemberEnded(**head_of(cluster, at_ms), lease=lease, exits=())
         case ReportFailed(stage="start", message=message) if not isinstance(cluster, Running):
             return lost(cluster, lease, "start_failed", at_ms, message)
         case ReportEnded(exits=exits):

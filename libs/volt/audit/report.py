@@ -47,6 +47,7 @@ MarketCode = Literal[
     "node_repeated",
     "node_not_offered",
     "node_incomplete",
+    "node_drained",
     "node_excluded",
     "gpu_not_offered",
     "gpu_of_another_node",

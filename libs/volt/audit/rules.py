@@ -49,6 +49,8 @@ def breaches_of_node(supply: Supply, spec: JobSpec, grant: Grant, at_ms: int) ->
     elif reliability < spec.min_reliability_permille:
         least = spec.min_reliability_permille
         yield "reliability_low", lease, f"{grant.node} is reliable to {reliability} per mille, {least} were asked for"
+    if (bid.account, grant.node) in supply.drained:
+        yield "node_drained", lease, f"{grant.node} was drained, and sells nothing"
     if missing := supply.missing(grant.node):
         yield "node_incomplete", lease, f"{grant.node} no longer offers {min(missing)}, which is leased"
     yield from _of_gpus(supply, bid, grant)

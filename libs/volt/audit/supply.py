@@ -4,7 +4,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from volt.contracts.bids import BidAccepted, BidWithdrawn, Gpu, Place
+from volt.contracts.bids import BidAccepted, BidWithdrawn, Gpu, NodeDrainAccepted, NodeResumeAccepted, Place
 from volt.contracts.ids import AccountId, GpuUuid, JobId, LeaseId, NodeId
 from volt.contracts.jobs import Level
 from volt.contracts.market import Grant
@@ -30,6 +30,8 @@ class Supply:
     """The standing ones."""
     reliability_permille: dict[tuple[AccountId, NodeId], int] = field(default_factory=dict)
     """Of the nodes that are alive. Anybody can beat in the name of a node, under an account of their own."""
+    drained: set[tuple[AccountId, NodeId]] = field(default_factory=set)
+    """Those that are emptied, whatever they offer."""
     leases: dict[LeaseId, Held] = field(default_factory=dict)
     """Those that are not cleared."""
     _offered: dict[GpuUuid, dict[NodeId, None]] = field(default_factory=dict)
@@ -54,6 +56,13 @@ class Supply:
         self.reliability_permille.pop((event.account, event.node), None)
         if isinstance(event, NodeAlive):
             self.reliability_permille[event.account, event.node] = event.reliability_permille
+
+    def drain(self, event: NodeDrainAccepted | NodeResumeAccepted) -> None:
+        """The node sells nothing from now on, or does again."""
+        if isinstance(event, NodeDrainAccepted):
+            self.drained.add((event.account, event.node))
+        else:
+            self.drained.discard((event.account, event.node))
 
     def lease(self, job: JobId, grant: Grant) -> None:
         """The grant's GPUs are the job's."""

@@ -31,6 +31,7 @@ _COMMANDS = {
     "offers": "volt.cli.market:offers",
     "market": "volt.cli.market:market",
     "bid": "volt.cli.bids:bid",
+    "node": "volt.cli.nodes:node",
     "balance": "volt.cli.money:balance",
     "ledger": "volt.cli.audit:ledger",
     "dlq": "volt.cli.dlq:dlq",

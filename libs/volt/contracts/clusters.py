@@ -8,11 +8,14 @@ from volt.contracts.ids import AccountId, GpuUuid, JobId, LeaseId, NodeId, Sha25
 from volt.contracts.messages import Event, Value
 from volt.contracts.subjects import log_cluster
 
-LossCause = Literal["node_lost", "prepare_failed", "prepare_overdue", "start_failed", "start_overdue", "halt_overdue"]
+LossCause = Literal[
+    "node_lost", "prepare_failed", "prepare_overdue", "start_failed", "start_overdue", "halt_overdue", "drained"
+]
+"""`drained`: its node is emptied, the time for that is over, and no other had taken its rank."""
 DropCause = Literal["node_lost", "prepare_failed", "prepare_overdue"]
 GiveUpCause = Literal["unwanted", "failed"]
 """The buyer wants fewer nodes, or some member has finished; or no node could prepare."""
-EndCause = Literal["trouble", "growth", "shrink"]
+EndCause = Literal["trouble", "growth", "shrink", "drain"]
 ReleaseReason = Literal[
     "completed",
     "released",
@@ -20,6 +23,7 @@ ReleaseReason = Literal[
     "workload_failed",
     "restarts_exhausted",
     "no_replacement",
+    "member_lost",
     "duration_reached",
 ]
 
@@ -68,7 +72,8 @@ class Manifest(Value, frozen=True, kw_only=True):
 class Wanted(Value, frozen=True, kw_only=True):
     """A vacant rank. `attempt` counts over the job's life, so that each is granted once.
 
-    A lost lease is answered once: one `Wanted` names it in `replaces`, or its cluster is released. None is for growth.
+    A lost lease is answered once: one `Wanted` names it in `replaces`, or one `ClusterForming` in `shrunk`, or its
+    cluster is released. None is for growth, and for who takes the rank of a member whose node is drained.
     """
 
     rank: int
@@ -121,10 +126,14 @@ class ClusterForming(ClusterEvent, frozen=True, kw_only=True):
     Either way each lost lease is in one `Wanted`, and so belongs to one generation. Members prepare until
     `prepare_by_ms`; one that is kept ends the generation before, first. Members that the cluster grew by are prepared
     already, and may have moved to a lower rank. A lease of the job that is not among `members` has left it.
+
+    `shrunk` names lost leases that nothing replaces, since the job goes on without them. Those that are left close up:
+    their ranks are in the order that they were in, without a gap.
     """
 
     members: tuple[Member, ...]
     replaces: tuple[LeaseId, ...] = ()
+    shrunk: tuple[LeaseId, ...] = ()
     prepare_by_ms: int
 
 
@@ -222,7 +231,8 @@ class GrowthGivenUp(ClusterEvent, frozen=True, kw_only=True):
 class GenerationEnded(ClusterEvent, frozen=True, kw_only=True):
     """The generation stops at once; nothing after `at_ms` is billed for it.
 
-    Either trouble ends it, its first loss or failing exit; or it is ended on purpose, to grow or to shrink.
+    Either trouble ends it, its first loss or failing exit; or it is ended on purpose: to grow, to shrink, or because
+    nodes of it are drained. Ended on purpose, its members have time to store a last checkpoint.
     """
 
     cause: EndCause = "trouble"
@@ -230,6 +240,9 @@ class GenerationEnded(ClusterEvent, frozen=True, kw_only=True):
     """The member whose trouble came first; None if it is ended on purpose."""
     leaves: tuple[LeaseId, ...] = ()
     """The highest ranks, whose leases end here because the cluster shrinks."""
+    drains: tuple[LeaseId, ...] = ()
+    """Members whose nodes are drained. Each leaves when the next generation forms, if another takes its rank there;
+    or else it is lost, by its own `MemberLost`."""
 
 
 class ClusterReleased(ClusterEvent, frozen=True, kw_only=True):

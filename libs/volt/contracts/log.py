@@ -18,6 +18,8 @@ EVENT_TYPES: tuple[type[Event], ...] = (
     bids.BidAccepted,
     bids.BidRejected,
     bids.BidWithdrawn,
+    bids.NodeDrainAccepted,
+    bids.NodeResumeAccepted,
     market.MarketCleared,
     clusters.ClusterForming,
     clusters.MembersWanted,

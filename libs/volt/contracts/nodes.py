@@ -37,6 +37,9 @@ class DesiredLease(Value, frozen=True, kw_only=True):
     kept: tuple[Checkpoint, ...] = ()
     """The parts that this node has to look after, oldest first: whatever else of its rank is stored may be removed."""
     grace_ms: int
+    store_ms: int = 0
+    """For how long its end may wait, once the processes are gone, until the last checkpoint that they completed is
+    stored."""
 
 
 class Desired(Signal, frozen=True, kw_only=True):

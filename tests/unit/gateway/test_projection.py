@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from tests.unit.gateway import committing, scaling, story
+from tests.unit.gateway import committing, draining, scaling, story
 from tests.unit.gateway.story import BUYER, JOB, PROVIDER, STRANGER, Cluster, Projected
 from volt.contracts import ledger
 from volt.contracts.bids import BidAccepted
@@ -42,7 +42,13 @@ READY = [
     FIRST.ready(),
 ]
 CHECKPOINTS = [committing.stored(0, 10), committing.stored(1, 10), committing.committed(10)]
-EVERYTHING = [*story.whole_story(), *scaling.wishes(), *scaling.growth_given_up(), *CHECKPOINTS]
+EVERYTHING = [
+    *story.whole_story(),
+    *scaling.wishes(),
+    *scaling.growth_given_up(),
+    *CHECKPOINTS,
+    *draining.drained_and_resumed(),
+]
 
 
 def test_a_job_goes_through_its_states_as_the_log_tells_them() -> None:

@@ -2,7 +2,16 @@
 
 from collections.abc import Iterable
 
-from volt.contracts.bids import BidAccepted, BidWithdrawn, Gpu, Place, Runtime, Terms
+from volt.contracts.bids import (
+    BidAccepted,
+    BidWithdrawn,
+    Gpu,
+    NodeDrainAccepted,
+    NodeResumeAccepted,
+    Place,
+    Runtime,
+    Terms,
+)
 from volt.contracts.clusters import (
     ClusterForming,
     ClusterReleased,
@@ -76,6 +85,22 @@ def bid(
         place=place,
         runtime=runtime,
     )
+
+
+def drained(node: str, account: str = "") -> NodeDrainAccepted:
+    return NodeDrainAccepted(
+        account=account or f"owner-{node}",
+        node=node,
+        request_id="d",
+        at_ms=AT_MS,
+        request_digest="d",
+        reason="",
+        deadline_ms=AT_MS + 1,
+    )
+
+
+def resumed(node: str) -> NodeResumeAccepted:
+    return NodeResumeAccepted(account=f"owner-{node}", node=node, request_id="e", at_ms=AT_MS)
 
 
 def withdrawn(node: str) -> BidWithdrawn:
