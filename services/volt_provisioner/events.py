@@ -114,7 +114,10 @@ def wanted(cluster: Forming, at_ms: int) -> MembersWanted:
 def growth_wanted(cluster: Running, ranks: Sequence[int], at_ms: int) -> MembersWanted:
     return MembersWanted(
         **head_of(cluster, at_ms),
-        wanted=tuple(Wanted(rank=rank, attempt=cluster.life.attempts + 1 + place) for place, rank in enumerate(ranks)),
+        wanted=tuple(
+            Wanted(rank=rank, attempt=attempt, relieves=_relieved(cluster, rank))
+            for attempt, rank in enumerate(ranks, cluster.life.attempts + 1)
+        ),
         excluded=cluster.life.failed_nodes,
         within=cluster.life.domain,
     )
@@ -210,6 +213,12 @@ def released(cluster: Open, verdict: Verdict, at_ms: int) -> ClusterReleased:
         exit_code=verdict.exit_code,
         first_cause=verdict.first_cause,
     )
+
+
+def _relieved(cluster: Running, rank: int) -> LeaseId | None:
+    """Whose rank the one above all others will take, if it is not to grow by."""
+    moving, place = movers(cluster), rank - len(cluster.crew.members)
+    return moving[place].lease if place < len(moving) else None
 
 
 def _replaced(cluster: Stopping) -> tuple[LeaseId, ...]:

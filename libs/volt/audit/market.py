@@ -164,7 +164,9 @@ class _Auditor:
         if demand.is_void(gang) or (gang.attempt == 0 and demand.first is not None):
             self._void += 1
             return
-        if is_alone(demand, gang) or demand.first is None:
+        if demand.relieves(gang):
+            demand.homes[gang.grants[0].lease] = first.home
+        elif is_alone(demand, gang) or demand.first is None:
             demand.first = first
         if gang.attempt == 0:
             demand.size = len(gang.grants)

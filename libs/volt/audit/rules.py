@@ -96,7 +96,7 @@ def first_of(demand: Demand, gang: Gang, sold: Sequence[Sold]) -> First:
 
 def is_alone(demand: Demand, gang: Gang) -> bool:
     """Whether the gang's one node is the whole cluster, which is together wherever it is."""
-    return demand.size <= 1 and len(gang.grants) == 1 and gang.grants[0].rank == 0
+    return demand.size <= 1 and len(gang.grants) == 1 and (gang.grants[0].rank == 0 or demand.relieves(gang))
 
 
 def _of_gpus(supply: Supply, bid: BidAccepted, grant: Grant) -> Iterator[Breach]:

@@ -79,6 +79,8 @@ class Wanted(Value, frozen=True, kw_only=True):
     rank: int
     attempt: int
     replaces: LeaseId | None = None
+    relieves: LeaseId | None = None
+    """The member whose rank it is to take, because the node of that is drained. The rank here is above the others."""
 
 
 class Exit(Value, frozen=True, kw_only=True):

@@ -172,6 +172,7 @@ def wanted(
     excluded: tuple[str, ...] = (),
     within: str = "",
     replaces: str | None = "j-lost",
+    relieves: str | None = None,
 ) -> MembersWanted:
     """Of a replacement, or of growth if it replaces nobody."""
     return MembersWanted(
@@ -179,7 +180,10 @@ def wanted(
         job=job,
         generation=generation,
         at_ms=AT_MS,
-        wanted=tuple(Wanted(rank=rank, attempt=attempt, replaces=replaces) for rank, attempt in ranks_and_attempts),
+        wanted=tuple(
+            Wanted(rank=rank, attempt=attempt, replaces=replaces, relieves=relieves)
+            for rank, attempt in ranks_and_attempts
+        ),
         excluded=excluded,
         within=within,
     )

@@ -12,6 +12,7 @@ from volt.contracts.clusters import (
     GrowthGivenUp,
     MemberLost,
     MembersWanted,
+    Wanted,
 )
 from volt.contracts.jobs import OnLoss, Recovery
 from volt_provisioner.causes import RESTARTS_MAX
@@ -33,7 +34,7 @@ def replaced(nodes: int = 3, on_loss: OnLoss = "replace") -> World:
 def test_another_node_is_leased_and_prepared_beside_what_runs() -> None:
     world = running()
     world.drain("n1")
-    assert [(one.rank, one.replaces) for one in world.last(MembersWanted).wanted] == [(3, None)]
+    assert world.last(MembersWanted).wanted == (Wanted(rank=3, attempt=1, relieves="j1-2"),)
     world.replace("n9", 9, 3)
     assert world.phases("n9") == [("prepare", 2)]
     assert [world.phases(f"n{rank}") for rank in range(3)] == [[("start", 1)]] * 3
