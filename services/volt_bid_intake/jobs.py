@@ -12,9 +12,10 @@ and changes nothing.
 """
 
 from dataclasses import dataclass, field, replace
+from typing import TypedDict
 
 from volt.contracts.errors import Reason
-from volt.contracts.ids import digest, job_id, quote_id
+from volt.contracts.ids import AccountId, JobId, RequestId, digest, job_id, quote_id
 from volt.contracts.jobs import (
     JobAdmitted,
     JobRejected,
@@ -130,27 +131,10 @@ def request_job(jobs: Jobs, command: RequestJob, asked: Asked) -> tuple[Event, .
     if known is not None and known.answers.has(command.request_id, request_digest):
         return ()
     specified = specify(command) if known is None else reused(command.request_id)
+    head = _head(command, job, request_digest, asked)
     if isinstance(specified, Reason):
-        return (
-            JobRejected(
-                account=command.account,
-                job=job,
-                request_id=command.request_id,
-                at_ms=asked.at_ms,
-                request_digest=request_digest,
-                reason=specified,
-            ),
-        )
-    return (
-        JobAdmitted(
-            account=command.account,
-            job=job,
-            request_id=command.request_id,
-            at_ms=asked.at_ms,
-            request_digest=request_digest,
-            spec=specified,
-        ),
-    )
+        return (JobRejected(**head, reason=specified),)
+    return (JobAdmitted(**head, spec=specified),)
 
 
 def request_quote(jobs: Jobs, command: RequestQuote, asked: Asked) -> tuple[Event, ...]:
@@ -161,27 +145,10 @@ def request_quote(jobs: Jobs, command: RequestQuote, asked: Asked) -> tuple[Even
     if known is not None and known.answers.has(request.request_id, request_digest):
         return ()
     specified = specify(request) if known is None else reused(request.request_id)
+    head = _head(request, quote, request_digest, asked)
     if isinstance(specified, Reason):
-        return (
-            QuoteRejected(
-                account=request.account,
-                job=quote,
-                request_id=request.request_id,
-                at_ms=asked.at_ms,
-                request_digest=request_digest,
-                reason=specified,
-            ),
-        )
-    return (
-        QuoteAdmitted(
-            account=request.account,
-            job=quote,
-            request_id=request.request_id,
-            at_ms=asked.at_ms,
-            request_digest=request_digest,
-            spec=specified,
-        ),
-    )
+        return (QuoteRejected(**head, reason=specified),)
+    return (QuoteAdmitted(**head, spec=specified),)
 
 
 def release_job(jobs: Jobs, command: ReleaseJob, asked: Asked) -> tuple[Event, ...] | Reason:
@@ -210,27 +177,10 @@ def scale_job(jobs: Jobs, command: ScaleJob, asked: Asked) -> tuple[Event, ...] 
     # The request itself counts too: one id stands for one thing that was asked.
     is_used = job.scalings.knows(command.request_id) or job.answers.knows(command.request_id)
     nodes = reused(command.request_id) if is_used else _nodes_of(job, command)
+    head = _head(command, command.job, request_digest, asked)
     if isinstance(nodes, Reason):
-        return (
-            JobScaleRejected(
-                account=command.account,
-                job=command.job,
-                request_id=command.request_id,
-                at_ms=asked.at_ms,
-                request_digest=request_digest,
-                reason=nodes,
-            ),
-        )
-    return (
-        JobScaleAccepted(
-            account=command.account,
-            job=command.job,
-            request_id=command.request_id,
-            at_ms=asked.at_ms,
-            request_digest=request_digest,
-            nodes=nodes,
-        ),
-    )
+        return (JobScaleRejected(**head, reason=nodes),)
+    return (JobScaleAccepted(**head, nodes=nodes),)
 
 
 def _nodes_of(job: Admitted | Placed | Released, command: ScaleJob) -> int | Reason:
@@ -243,6 +193,26 @@ def _nodes_of(job: Admitted | Placed | Released, command: ScaleJob) -> int | Rea
             return Reason(code="job_released", message=message, field="job", seen=command.job)
         case Placed(gpus_per_node=gpus_per_node, interconnect=interconnect):
             return nodes_for(command.count, gpus_per_node, interconnect)
+
+
+class _Head(TypedDict):
+    """What every answer to a request says first."""
+
+    account: AccountId
+    job: JobId
+    request_id: RequestId
+    at_ms: int
+    request_digest: str
+
+
+def _head(command: RequestJob | ScaleJob, job: JobId, request_digest: str, asked: Asked) -> _Head:
+    return _Head(
+        account=command.account,
+        job=job,
+        request_id=command.request_id,
+        at_ms=asked.at_ms,
+        request_digest=request_digest,
+    )
 
 
 def _first(event: JobAdmitted | JobRejected | QuoteAdmitted | QuoteRejected) -> Answers:

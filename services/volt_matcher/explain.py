@@ -89,8 +89,7 @@ def _message(request: Request, short: Shortfall) -> str:
         case "message_size":
             return f"a grant of {needed} is larger than a message may be; ask for fewer"
         case "alive":
-            of_shown = "only" if kept == short.shown else f"{kept} of"
-            return f"{of_shown} {nodes_in_words(short.shown)} on offer alive, {needed} needed"
+            return f"{nodes_in_words(kept)} alive of {short.shown} on offer, {needed} needed"
         case "excluded":
             return f"{nodes_in_words(kept)} left that the job may still go to, {needed} needed"
         case "model":

@@ -110,7 +110,7 @@ def test_the_funnel_counts_what_each_filter_removed() -> None:
 
 def test_the_market_with_nobody_in_it_says_so() -> None:
     waiting = told(Market(), spec())
-    assert (waiting.binding, waiting.message) == ("alive", "only 0 nodes on offer alive, 1 node needed")
+    assert (waiting.binding, waiting.message) == ("alive", "0 nodes alive of 0 on offer, 1 node needed")
     assert waiting.infeasible
     assert waiting.alternatives == ()
 
@@ -120,7 +120,7 @@ def test_the_market_with_nobody_in_it_says_so() -> None:
     [
         ("model", "0 nodes with h100-80gb, 1 node needed", spec(models=("h100-80gb",))),
         ("memory", "0 nodes with GPUs of 99999 MiB, 1 node needed", spec(min_memory_mib=99_999)),
-        ("alive", "only 2 nodes on offer alive, 3 nodes needed", spec(3)),
+        ("alive", "2 nodes alive of 2 on offer, 3 nodes needed", spec(3)),
         ("free_gpus", "largest node has 8 free, 9 needed on each of 2 nodes", spec(2, 9)),
         (
             "interconnect",
