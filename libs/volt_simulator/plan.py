@@ -198,7 +198,8 @@ def _job(drawing: _Draw, number: int) -> JobPlan:
 
 def _recovery(chance: Random, nodes: int) -> Recovery:
     on_loss: OnLoss = chance.choices(POLICIES, (6, 3, 1))[0]
-    return Recovery(on_loss=on_loss, min_nodes=chance.randint(1, nodes) if on_loss == "shrink" else 1)
+    fewest = chance.randint(1, nodes) if on_loss == "shrink" else 1
+    return Recovery(on_loss=on_loss, min_nodes=fewest, retries=chance.choice((0, 0, 2)))
 
 
 def _faults(drawing: _Draw) -> Iterator[Fault]:

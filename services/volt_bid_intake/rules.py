@@ -28,6 +28,7 @@ from volt.contracts.jobs import (
     RELIABILITY_PERMILLE_MAX,
     RESERVED_ENV_NAMES,
     RESERVED_ENV_PREFIX,
+    RETRIES_MAX,
     SHAPES_MAX,
     SPEC_BYTES_MAX,
     WAIT_SECONDS_MAX,
@@ -241,6 +242,7 @@ def _check_limits(command: RequestJob) -> None:
 
 def _check_recovery(recovery: Recovery, shapes: tuple[Shape, ...]) -> None:
     """The fewest nodes to go on with are no more than the job may begin with."""
+    check_between("recovery.retries", "retries_out_of_range", recovery.retries, 0, RETRIES_MAX)
     field, fewest = "recovery.min_nodes", min(shape.nodes for shape in shapes)
     if recovery.on_loss != "shrink" and recovery.min_nodes != 1:
         message = f"min_nodes is for jobs that shrink, and this one would {recovery.on_loss}; leave it out, or shrink"

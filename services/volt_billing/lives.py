@@ -20,6 +20,7 @@ from volt.contracts.clusters import (
     MemberPrepared,
     MemberStarted,
     MembersWanted,
+    RetryPlanned,
 )
 from volt.contracts.ids import LeaseId
 from volt.contracts.ledger import BillLine
@@ -43,6 +44,7 @@ Life = (
     | LeaseCleared
     | CheckpointStored
     | CheckpointCommitted
+    | RetryPlanned
 )
 """What happens to a cluster that goes on; its release is another matter."""
 
@@ -101,6 +103,8 @@ def lived(running: Running, event: Life) -> Running:
             return _metered(_left(_stopped(running, event), leaves))
         case MemberPrepared() | ClusterStarting() | LeaseCleared() | CheckpointStored() | CheckpointCommitted():
             return running
+        case RetryPlanned():
+            return running  # Its generation has ended, and nothing is ready until the next one is.
         case _:
             assert_never(event)
 

@@ -133,6 +133,7 @@ class Job(Document, frozen=True, kw_only=True):
     closed_at_ms: int | None = None
     covers_to_ms: int | None = None
     exhausted_at_ms: int | None = None
+    retry_at_ms: int | None = None
     release_reason: ReleaseReason | None = None
     exit_code: int | None = None
     first_cause: str = ""

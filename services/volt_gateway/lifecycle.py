@@ -116,6 +116,8 @@ def clustered(job: Job, event: clusters.ClusterEvent) -> Job:
                 state=state,
                 generation=generation,
                 members=tuple(_formed(job, m) for m in members),
+                retry_at_ms=None,
+                nodes_wanted=None if event.shrunk else job.nodes_wanted,
                 stored={},
             )
         case clusters.ClusterReady(at_ms=at_ms):
@@ -143,6 +145,8 @@ def clustered(job: Job, event: clusters.ClusterEvent) -> Job:
         case clusters.CheckpointStored(generation=job.generation, step=step, part=part):
             stored = {**job.stored, step: tuple(sorted({*job.stored.get(step, ()), part.rank}))}
             return replace(job, stored={one: stored[one] for one in sorted(stored)[-STORED_STEPS_MAX:]})
+        case clusters.RetryPlanned(generation=job.generation, detail=detail, begins_ms=begins_ms):
+            return replace(job, first_cause=detail, retry_at_ms=begins_ms)
         case clusters.ClusterReleased():
             return replace(
                 job,
@@ -281,6 +285,7 @@ def _shape(spec: jobs.JobSpec) -> JobShape:
         image=spec.workload.image,
         on_loss=spec.recovery.on_loss,
         min_nodes=spec.recovery.min_nodes,
+        retries=spec.recovery.retries,
         env_names=tuple(sorted(spec.workload.env)),
         interconnect=spec.interconnect,
         preferred_interconnect=spec.preferred_interconnect,

@@ -104,7 +104,9 @@ def job_command(account: str, request: str, body: JobRequest) -> RequestJob:
             tier=wanted.tier,
             providers_excluded=wanted.providers_excluded,
         ),
-        recovery=Recovery(on_loss=body.recovery.on_loss, min_nodes=body.recovery.min_nodes),
+        recovery=Recovery(
+            on_loss=body.recovery.on_loss, min_nodes=body.recovery.min_nodes, retries=body.recovery.retries
+        ),
         max_price_microusd_per_gpu_hour=_parsed(
             _parse_price_microusd, body.max_price_usd_per_gpu_hour, "max_price_usd_per_gpu_hour", "invalid_amount"
         ),

@@ -2,12 +2,15 @@
 
 from collections.abc import Sequence
 
-from volt.contracts.clusters import DropCause, Exit, LossCause, Member
+from volt.contracts.clusters import DropCause, Exit, LossCause, Member, RetryCause
 from volt.contracts.ids import LeaseId
 from volt.contracts.jobs import OnLoss
 from volt_provisioner.crew import Growth, Loss, Setback, Vacant
 from volt_provisioner.states import Forming, Granted, Life, Open, Running, Starting, Stopping, Verdict, movers
 
+RETRY_MS_MIN = 1_000
+RETRY_MS_MAX = 300_000
+"""How long a workload that has failed waits to begin again: each time twice as long, from the one to the other."""
 RESTARTS_MAX = 3
 """Restarts without progress, which is a newer committed checkpoint."""
 EXIT_OF_SIGNAL = 128
@@ -84,14 +87,26 @@ def _verdict_of_stopping(cluster: Stopping) -> Verdict | None:
     cause = restart_cause(cluster)
     if cause is None:
         assert cluster.culprit is not None, "only trouble is without a cause to restart for"
+        if cluster.retry_at_ms is not None or can_retry(cluster):
+            return None
         exits = crew.ended[cluster.culprit]
-        return Verdict("workload_failed", exit_code(exits), _exit_sentence(crew.members[cluster.culprit], exits))
+        return Verdict("workload_failed", exit_code(exits), exit_sentence(crew.members[cluster.culprit], exits))
     staying = crew.members.keys() - cluster.left_out - {*undrained(cluster)}
     if crew.lost and not goes_on(life, len(staying)):
         return Verdict("member_lost", first_cause=life.first_cause or cause)
     if is_restart(cluster) and life.restarts >= RESTARTS_MAX:
         return Verdict("restarts_exhausted", first_cause=life.first_cause or cause)
     return None
+
+
+def can_retry(cluster: Stopping) -> bool:
+    """Whether all of an ended generation is there, its workload has failed, and its job would have it begin again."""
+    is_failed = cluster.culprit is not None and is_decided(cluster) and restart_cause(cluster) is None
+    return is_failed and cluster.retry_at_ms is None and cluster.life.retries < cluster.life.job.spec.recovery.retries
+
+
+def retry_cause(exits: Sequence[Exit]) -> RetryCause:
+    return "out_of_memory" if _culprit(exits).out_of_memory else "workload_failed"
 
 
 def no_replacement(setback: Setback) -> Verdict:
@@ -133,9 +148,11 @@ def stand_ins(cluster: Stopping) -> list[Member]:
 
 def is_restart(cluster: Stopping) -> bool:
     """Whether a new generation after this one counts as a restart: neither a lost node nor the buyer's wish for another
-    size is a fault of the workload's."""
+    size is a fault of the workload's, and what a buyer would have retried is counted by itself."""
     lost = cluster.crew.lost
-    return all(loss.cause not in ("node_lost", "drained") for loss in lost) if lost else cluster.culprit is not None
+    if lost:
+        return all(loss.cause not in ("node_lost", "drained") for loss in lost)
+    return cluster.culprit is not None and cluster.retry_at_ms is None
 
 
 def has_failed(growth: Growth) -> bool:
@@ -165,7 +182,7 @@ def exit_code(exits: Sequence[Exit]) -> int | None:
     return EXIT_OF_SIGNAL + culprit.signal if culprit.signal is not None else culprit.code
 
 
-def _exit_sentence(member: Member, exits: Sequence[Exit]) -> str:
+def exit_sentence(member: Member, exits: Sequence[Exit]) -> str:
     culprit = _culprit(exits)
     how = f"was killed by signal {culprit.signal}" if culprit.signal is not None else f"exited with {culprit.code}"
     memory = ", out of memory" if culprit.out_of_memory else ""

@@ -24,11 +24,20 @@ from volt.contracts.clusters import (
     MemberJoined,
     MemberLost,
     MembersWanted,
+    RetryPlanned,
     Wanted,
 )
 from volt.contracts.ids import AccountId, JobId, LeaseId
 from volt.contracts.timing import Timing
-from volt_provisioner.causes import policy_of, stand_ins
+from volt_provisioner.causes import (
+    RETRY_MS_MAX,
+    RETRY_MS_MIN,
+    exit_code,
+    exit_sentence,
+    policy_of,
+    retry_cause,
+    stand_ins,
+)
 from volt_provisioner.crew import Forgone, Offered, Sought, Vacant
 from volt_provisioner.desired import manifest_of
 from volt_provisioner.states import (
@@ -204,6 +213,21 @@ def ended_to_drain(cluster: Running, at_ms: int) -> GenerationEnded:
 def ended_to_shrink(cluster: Running, at_ms: int) -> GenerationEnded:
     leavers = [member.lease for member in cluster.crew.members.values() if member.rank >= cluster.nodes_wanted]
     return GenerationEnded(**head_of(cluster, at_ms), cause="shrink", leaves=tuple(leavers))
+
+
+def retry_planned(cluster: Stopping, at_ms: int) -> RetryPlanned:
+    assert cluster.culprit is not None, "somebody has failed"
+    exits = cluster.crew.ended[cluster.culprit]
+    retries = cluster.life.retries
+    return RetryPlanned(
+        **head_of(cluster, at_ms),
+        lease=cluster.culprit,
+        cause=retry_cause(exits),
+        retry=retries + 1,
+        begins_ms=at_ms + min(RETRY_MS_MIN << retries, RETRY_MS_MAX),
+        exit_code=exit_code(exits),
+        detail=exit_sentence(cluster.crew.members[cluster.culprit], exits)[:DETAIL_CHARS_MAX],
+    )
 
 
 def released(cluster: Open, verdict: Verdict, at_ms: int) -> ClusterReleased:

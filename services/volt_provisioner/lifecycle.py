@@ -24,10 +24,11 @@ from volt.contracts.clusters import (
     MemberPrepared,
     MemberStarted,
     MembersWanted,
+    RetryPlanned,
 )
 from volt.contracts.ids import LeaseId
 from volt.contracts.timing import FINAL_STORE_MS_MAX, Timing
-from volt_provisioner.causes import is_restart, loss_sentence, restart_cause, succeeded, verdict_of
+from volt_provisioner.causes import can_retry, is_restart, loss_sentence, restart_cause, succeeded, verdict_of
 from volt_provisioner.crew import Crew, Loss, Offered, Prepared, Preparing, Seat, Setback, Sought, Vacant
 from volt_provisioner.growth import ended_on_purpose, grown, grown_seats, prepared_or_dropped, without_the_rest
 from volt_provisioner.inputs import gone
@@ -165,6 +166,9 @@ def _stopping(cluster: Stopping, event: ClusterEvent) -> Stopping | Forming | No
     match event:
         case ClusterForming() if event.generation == cluster.generation + 1:
             return _formed_again(cluster, event)
+        case RetryPlanned(generation=cluster.generation, begins_ms=begins_ms) if can_retry(cluster):
+            life = replace(cluster.life, retries=cluster.life.retries + 1)
+            return replace(cluster, life=life, retry_at_ms=begins_ms)
         case (
             MemberEnded(generation=cluster.generation)
             | MemberLost(generation=cluster.generation)

@@ -46,6 +46,8 @@ class Life:
     """When the cluster was first ready."""
     restarts: int = 0
     """Generations begun for another reason than a lost node, since the last checkpoint was committed."""
+    retries: int = 0
+    """How often it began again after its workload had failed."""
     first_cause: str = ""
     committed: tuple[Checkpoint, ...] = ()
     """The last checkpoints, oldest first. Their steps rise."""
@@ -190,6 +192,8 @@ class Stopping:
     halt_by_ms: int
     growth: Growth = field(default_factory=Growth)
     cause: EndCause = "trouble"
+    retry_at_ms: int | None = None
+    """When the workload, which has failed, begins again; None: nothing is planned."""
     leavers: frozenset[LeaseId] = frozenset()
     """Who cannot be in the next generation: the highest ranks, because it shrinks; or whose time on a node that is
     drained is over."""

@@ -9,7 +9,7 @@ from volt.contracts.ids import LeaseId
 from volt.contracts.timing import Timing
 from volt.contracts.units import MS_PER_SECOND
 from volt_provisioner import events
-from volt_provisioner.causes import has_failed, is_decided, no_replacement, policy_of, undrained
+from volt_provisioner.causes import can_retry, has_failed, is_decided, no_replacement, policy_of, undrained
 from volt_provisioner.crew import Crew, Forgone, Offered, Prepared, Preparing, Sought, Vacant
 from volt_provisioner.lifecycle import halt_ms_max
 from volt_provisioner.states import (
@@ -85,6 +85,10 @@ def _at_once(cluster: Open, timing: Timing) -> Make | None:
                 return None
             if stranded := undrained(cluster):
                 return partial(events.lost, cluster, stranded[0], "drained")
+            if can_retry(cluster):
+                return partial(events.retry_planned, cluster)
+            if cluster.retry_at_ms is not None and not cluster.crew.lost:
+                return None
             return partial(events.forming_again, cluster, timing)
 
 
@@ -168,6 +172,8 @@ def _deadlines(cluster: Open, timing: Timing) -> Iterator[Step]:
         case Starting(crew=crew, start_by_ms=by_ms):
             for lease in _missing(crew, crew.started):
                 yield Step(by_ms, partial(events.lost, cluster, lease, "start_overdue"), timing.start_ms_max)
+        case Stopping(retry_at_ms=int(retry_at_ms)):
+            yield Step(retry_at_ms, partial(events.forming_again, cluster, timing))
         case Stopping(crew=crew, halt_by_ms=by_ms):
             halting = [lease for lease in _missing(crew) if lease not in cluster.left_out]
             makes: list[Make] = [partial(events.lost, cluster, lease, "halt_overdue") for lease in halting]

@@ -50,6 +50,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     max_wait: str | None
     on_loss: OnLoss
     min_nodes: int
+    retries: int
 
 
 OPTIONS = (
@@ -98,6 +99,7 @@ OPTIONS = (
         help="When a node is lost: another takes its place; the others go on without it; or the job ends.",
     ),
     click.option("--min-nodes", type=int, default=1, help="With --on-loss shrink: with fewer nodes left it ends."),
+    click.option("--retries", type=int, default=0, show_default=True, help="How often to begin again when it fails."),
 )
 
 
@@ -142,6 +144,7 @@ def terms_of(options: dict[str, object], command: Sequence[str]) -> JobTerms:
         max_wait=asked.max_wait,
         on_loss=asked.on_loss,
         min_nodes=asked.min_nodes,
+        retries=asked.retries,
     )
 
 

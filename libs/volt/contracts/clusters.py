@@ -16,6 +16,7 @@ DropCause = Literal["node_lost", "prepare_failed", "prepare_overdue"]
 GiveUpCause = Literal["unwanted", "failed"]
 """The buyer wants fewer nodes, or some member has finished; or no node could prepare."""
 EndCause = Literal["trouble", "growth", "shrink", "drain"]
+RetryCause = Literal["workload_failed", "out_of_memory"]
 ReleaseReason = Literal[
     "completed",
     "released",
@@ -245,6 +246,19 @@ class GenerationEnded(ClusterEvent, frozen=True, kw_only=True):
     drains: tuple[LeaseId, ...] = ()
     """Members whose nodes are drained. Each leaves when the next generation forms, if another takes its rank there;
     or else it is lost, by its own `MemberLost`."""
+
+
+class RetryPlanned(ClusterEvent, frozen=True, kw_only=True):
+    """The workload has failed, and begins again with the same members at `begins_ms`. Until then nothing is billed."""
+
+    lease: LeaseId
+    """The member that failed first."""
+    cause: RetryCause
+    retry: int
+    """Which one it is, from 1."""
+    begins_ms: int
+    exit_code: int | None
+    detail: str
 
 
 class ClusterReleased(ClusterEvent, frozen=True, kw_only=True):

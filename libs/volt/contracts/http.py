@@ -98,6 +98,7 @@ class RecoveryRequest(Request, frozen=True, kw_only=True):
 
     on_loss: OnLoss = "replace"
     min_nodes: Count = 1
+    retries: Count = 0
 
 
 class JobRequest(Request, frozen=True, kw_only=True):
@@ -175,6 +176,7 @@ class JobShape(Answer, frozen=True, kw_only=True):
     processes_per_node: int | None = None
     on_loss: OnLoss = "replace"
     min_nodes: int = 1
+    retries: int = 0
     image: str
     env_names: tuple[str, ...]
     interconnect: Level
@@ -222,6 +224,8 @@ class Job(Answer, frozen=True, kw_only=True):
     closed_at_ms: int | None = None
     covers_to_ms: int | None = None
     exhausted_at_ms: int | None = None
+    retry_at_ms: int | None = None
+    """When its workload, which has failed, begins again."""
     release_reason: ReleaseReason | None = None
     exit_code: int | None = None
     first_cause: str = ""

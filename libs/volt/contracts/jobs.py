@@ -30,6 +30,7 @@ PROVIDERS_EXCLUDED_MAX = 64
 PREFERENCE_PERCENT = 10
 """How much dearer a preferred level may be by default before it is given up."""
 PREFERENCE_PERCENT_MAX = 100
+RETRIES_MAX = 100
 WAIT_SECONDS_MAX = 30 * 24 * 3600
 RELIABILITY_PERMILLE_MAX = 1_000
 PROCESSES_PER_NODE_MAX = 256
@@ -91,6 +92,8 @@ class Recovery(Value, frozen=True, kw_only=True):
     on_loss: OnLoss = "replace"
     min_nodes: int = 1
     """With `shrink`: the fewest nodes that it goes on with. With fewer left it ends."""
+    retries: int = 0
+    """How often it begins again after its workload has failed, out of memory or otherwise."""
 
 
 class RequestJob(Command, frozen=True, kw_only=True):

@@ -23,6 +23,7 @@ EVENT_TYPES: tuple[type[Event], ...] = (
     market.MarketCleared,
     clusters.ClusterForming,
     clusters.MembersWanted,
+    clusters.RetryPlanned,
     clusters.MemberJoined,
     clusters.MemberPrepared,
     clusters.ClusterStarting,

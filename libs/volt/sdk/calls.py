@@ -122,6 +122,7 @@ class JobTerms(TypedDict, total=False):
     max_wait: str | None
     on_loss: OnLoss
     min_nodes: int
+    retries: int
 
 
 def create_job(*, idempotency_key: str | None = None, **terms: Unpack[JobTerms]) -> Call[http.Job]:
@@ -230,7 +231,11 @@ def _job_request(terms: JobTerms) -> http.JobRequest:
             processes_per_node=terms.get("processes_per_node"),
         ),
         constraints=constraints,
-        recovery=http.RecoveryRequest(on_loss=terms.get("on_loss", "replace"), min_nodes=terms.get("min_nodes", 1)),
+        recovery=http.RecoveryRequest(
+            on_loss=terms.get("on_loss", "replace"),
+            min_nodes=terms.get("min_nodes", 1),
+            retries=terms.get("retries", 0),
+        ),
         max_price_usd_per_gpu_hour=terms.get("max_price_usd_per_gpu_hour"),
         max_duration=terms.get("max_duration"),
         max_wait=terms.get("max_wait"),

@@ -1,7 +1,8 @@
 """A provider's node that is drained and resumed, as bid-intake answers it."""
 
-from tests.unit.gateway.story import PROVIDER, T0_MS
-from volt.contracts import bids
+from tests.unit.gateway.story import BUYER, JOB, PROVIDER, T0_MS
+from volt.contracts import bids, clusters
+from volt.contracts.ids import lease_id
 from volt.contracts.messages import Event
 
 
@@ -23,3 +24,18 @@ def resume_accepted(node: str, account: str = PROVIDER, request_id: str = "e") -
 
 def drained_and_resumed() -> list[Event]:
     return [drain_accepted("n3"), resume_accepted("n3")]
+
+
+def retry_planned() -> Event:
+    return clusters.RetryPlanned(
+        account=BUYER,
+        job=JOB,
+        generation=1,
+        at_ms=T0_MS,
+        lease=lease_id(JOB, 2),
+        cause="workload_failed",
+        retry=1,
+        begins_ms=T0_MS + 2_000,
+        exit_code=3,
+        detail="rank 1 on node n2: process 0 exited with 3",
+    )

@@ -7,7 +7,7 @@ import pytest
 from redis.asyncio import Redis
 
 from tests.unit.gateway import story
-from tests.unit.gateway.draining import drain_accepted, resume_accepted
+from tests.unit.gateway.draining import drain_accepted, resume_accepted, retry_planned
 from tests.unit.gateway.story import BUYER, JOB, Cluster, Projected
 from tests.unit.gateway.world import World, running
 from volt.contracts import clusters
@@ -105,7 +105,8 @@ def test_a_job_that_goes_on_without_a_lost_node_says_so() -> None:
         prepare_by_ms=story.T0_MS,
     )
     shown.tell(smaller)
-    assert (_job(shown).state, len(_job(shown).members)) == ("recovering", 1)
+    job = _job(shown)
+    assert (job.state, len(job.members), job.nodes_wanted) == ("recovering", 1, None)
     assert f"without {lease_id(JOB, 2)}" in _story(shown)
 
 
@@ -118,3 +119,13 @@ def _job(shown: Projected) -> Job:
 def _story(shown: Projected) -> str:
     told = (msgspec.json.decode(one, type=JobHappening) for one in shown.views.ranked[events_ranking(JOB)])
     return "\n".join(one.message for one in told)
+
+
+def test_a_job_that_is_to_be_retried_says_why_and_when_until_it_forms() -> None:
+    shown = Projected().tell(*READY, Cluster().ended(2), retry_planned())
+    assert (_job(shown).retry_at_ms, _job(shown).first_cause) == (
+        story.T0_MS + 2_000,
+        "rank 1 on node n2: process 0 exited with 3",
+    )
+    assert "retry 1 in 2 s" in _story(shown)
+    assert _job(shown.tell(story.forming(N1, N2, generation=2))).retry_at_ms is None

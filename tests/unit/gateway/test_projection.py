@@ -48,6 +48,7 @@ EVERYTHING = [
     *scaling.growth_given_up(),
     *CHECKPOINTS,
     *draining.drained_and_resumed(),
+    draining.retry_planned(),
 ]
 
 

@@ -81,10 +81,11 @@ class Interleavings(RuleBasedStateMachine):
     @initialize(
         progress=st.sampled_from(["granted", "forming", "running", "running", "growing", "joining", "grown"]),
         on_loss=st.sampled_from(["replace", "replace", "shrink", "stop"]),
+        retries=st.sampled_from([0, 0, 2]),
     )
-    def begin(self, progress: str, on_loss: OnLoss) -> None:
+    def begin(self, progress: str, on_loss: OnLoss, retries: int) -> None:
         """Every log begins with a gang; most of them get further before anything goes wrong."""
-        self.world.write(admitted(wanted=spec(RANKS, recovery=Recovery(on_loss=on_loss))))
+        self.world.write(admitted(wanted=spec(RANKS, recovery=Recovery(on_loss=on_loss, retries=retries))))
         self._write(self.world.first_gang())
         if progress != "granted":
             self.world.follow()
@@ -282,7 +283,7 @@ TestInterleavings.settings = settings(max_examples=80, stateful_step_count=40, d
 def test_the_last_wish_is_reached_when_nothing_goes_wrong(wishes: list[tuple[int, int]]) -> None:
     """However far the ones before it had got."""
     run = Interleavings()
-    run.begin("running", "replace")
+    run.begin("running", "replace", 0)
     for wanted, steps in wishes:
         run.scale(wanted, is_followed=False)
         for _ in range(steps):
