@@ -205,3 +205,17 @@ def test_growth_waits_until_the_drained_nodes_are_left() -> None:
     world.report(world.prepared(0))
     start(world, 0, 1)
     assert [one.rank for one in world.last(MembersWanted).wanted] == [2, 3]
+
+
+def test_deadlines_that_pass_are_no_restarts_that_end_a_job() -> None:
+    world = running(2)
+    for number in range(RESTARTS_MAX + 2):
+        world.drain(world.member(1).node, seconds=0)
+        world.tick(1)
+        end(world, 0, 1)
+        assert world.last(MemberLost).cause == "drained"
+        world.replace(f"m{number}", 20 + number, 1)
+        for rank in (0, 1):
+            world.report(world.prepared(rank))
+        start(world, 0, 1)
+        assert world.names()[-1] == "ClusterReady"
