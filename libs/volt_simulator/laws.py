@@ -117,13 +117,13 @@ class Laws:
     def _cluster(self, event: ClusterEvent) -> None:
         job = event.job
         match event:
-            case ClusterForming(generation=generation, members=members):
+            case ClusterForming(generation=generation):
                 before = self.generations.get(job, 0)
                 _hold(generation == before + 1, f"{job}: generation {generation} follows {before}")
                 self.generations[job] = generation
-                for member in members:
-                    rank = self._ranks.setdefault(member.lease, member.rank)
-                    _hold(rank == member.rank, f"{member.lease} was rank {rank} and is {member.rank}")
+                self._rank(event)
+                for lease in event.shrunk:
+                    self._answer(lease)
             case MembersWanted(wanted=wanted):
                 for one in wanted:
                     self._attempts[job, one.rank] = one.attempt
@@ -136,6 +136,17 @@ class Laws:
                 _hold(generation == self.generations.get(job), f"{job}: an old generation is ready")
             case _:
                 self._end_some(event)
+
+    def _rank(self, event: ClusterForming) -> None:
+        """Ranks are stable. Of a cluster that goes on without a loss they close up, in their order."""
+        ranks = [member.rank for member in event.members]
+        before = [self._ranks.get(member.lease, member.rank) for member in event.members]
+        if event.shrunk:
+            _hold(ranks == list(range(len(ranks))), f"{event.job} goes on with ranks {ranks}")
+            _hold(before[0] == min(before), f"{event.job} has another head than its lowest survivor")
+        else:
+            _hold(ranks == before, f"{event.job} had ranks {before} and has {ranks}")
+        self._ranks |= {member.lease: member.rank for member in event.members}
 
     def _end_some(self, event: ClusterEvent) -> None:
         match event:

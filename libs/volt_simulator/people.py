@@ -5,12 +5,13 @@ from random import Random
 
 from msgspec.structs import replace
 
-from volt.contracts.bids import ChangeBid, WithdrawBid
+from volt.contracts.bids import ChangeBid, DrainNode, ResumeNode, WithdrawBid
 from volt.contracts.errors import BusUnavailable
 from volt.contracts.ids import AccountId, JobId, job_id
 from volt.contracts.jobs import OpenAccount, ReleaseJob, RequestJob, ScaleJob, Workload
 from volt.contracts.messages import Command, encode
 from volt.contracts.subjects import command_account, command_bid, command_job
+from volt.contracts.units import MS_PER_SECOND
 from volt_simulator.plan import Fault, JobPlan, NodePlan
 from volt_simulator.wire import Link, Network
 
@@ -37,6 +38,13 @@ class People:
             case "reprices":
                 ask_microusd = self._chance.randrange(ASK_MICROUSD_MIN, ASK_MICROUSD_MAX)
                 await self._ask(subject, replace(change, ask_microusd_per_gpu_hour=ask_microusd))
+            case "drains":
+                # The deadline is half-way, so that some clusters reach it and others are resumed before they moved.
+                seconds = fault.for_ms // (2 * MS_PER_SECOND)
+                drain = DrainNode(account=node.account, node=node.node, request_id=name, deadline_seconds=seconds)
+                await self._ask(subject, drain)
+                await asyncio.sleep(fault.for_ms / 1000)
+                await self._ask(subject, ResumeNode(account=node.account, node=node.node, request_id=f"{name}-over"))
             case _:
                 await self._ask(subject, replace(change, paused=True))
                 await asyncio.sleep(fault.for_ms / 1000)
@@ -51,6 +59,7 @@ class People:
             count=job.nodes * job.gpus_per_node,
             nodes=job.nodes,
             workload=Workload(kind=job.kind, command=("train",)),
+            recovery=job.recovery,
             max_price_microusd_per_gpu_hour=job.cap_microusd,
             max_duration_seconds=job.max_duration_seconds,
             max_wait_seconds=job.max_wait_seconds,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Literal
 
-from volt.contracts.jobs import WorkloadKind
+from volt.contracts.jobs import OnLoss, Recovery, WorkloadKind
 from volt.contracts.units import MS_PER_SECOND
 
 SECOND_MS = MS_PER_SECOND
@@ -23,6 +23,7 @@ FAULTS_END_PERMILLE = 800
 ServiceName = Literal["bid-intake", "matcher", "provisioner", "health-monitor", "billing"]
 SERVICES: tuple[ServiceName, ...] = ("bid-intake", "matcher", "provisioner", "health-monitor", "billing")
 Ending = Literal["succeeds", "fails", "endless"]
+POLICIES: tuple[OnLoss, ...] = ("replace", "shrink", "stop")
 ENDINGS: tuple[Ending, ...] = ("succeeds", "fails", "endless")
 FaultKind = Literal[
     "bus_away",
@@ -39,6 +40,7 @@ FaultKind = Literal[
     "withdraws",
     "pauses",
     "reprices",
+    "drains",
 ]
 NODE_FAULTS: tuple[tuple[FaultKind, float, int], ...] = (
     ("node_cut", 0.5, 15 * SECOND_MS),
@@ -52,6 +54,7 @@ NODE_FAULTS: tuple[tuple[FaultKind, float, int], ...] = (
     ("reprices", 0.3, 0),
     ("gpu_fails", 0.4, 120 * SECOND_MS),
     ("gpu_vanishes", 0.4, 120 * SECOND_MS),
+    ("drains", 0.3, 300 * SECOND_MS),
 )
 """What befalls nodes: how often for four nodes in an hour, and for how long, typically."""
 
@@ -89,6 +92,7 @@ class JobPlan:
     cancel_after_ms: int | None
     scale_after_ms: int | None
     scale_to_nodes: int
+    recovery: Recovery
 
 
 @dataclass(frozen=True)
@@ -100,7 +104,7 @@ class Fault:
     machine is off, and starts afresh; agent_dies: its agent alone. gpu_fails, gpu_vanishes: the driver tells so of one
     of its GPUs, and after that time its agent starts afresh and finds it well. twin: while the node does not reach the
     bus, another agent of its identity starts.
-    withdraws, pauses, reprices: what its provider does with its bid.
+    withdraws, pauses, reprices, drains: what its provider does with its bid, and with the node.
     """
 
     at_ms: int
@@ -193,7 +197,14 @@ def _job(drawing: _Draw, number: int) -> JobPlan:
         cancel_after_ms=round(chance.expovariate(1 / (20 * MINUTE_MS))) if chance.random() < 0.3 else None,
         scale_after_ms=round(chance.expovariate(1 / (10 * MINUTE_MS))) if is_scaled else None,
         scale_to_nodes=chance.randint(1, 6),
+        recovery=_recovery(Random(f"recovery/{drawing.seed}/{number}"), nodes),
     )
+
+
+def _recovery(chance: Random, nodes: int) -> Recovery:
+    on_loss: OnLoss = chance.choices(POLICIES, (6, 3, 1))[0]
+    fewest = chance.randint(1, nodes) if on_loss == "shrink" else 1
+    return Recovery(on_loss=on_loss, min_nodes=fewest, retries=chance.choice((0, 0, 2)))
 
 
 def _faults(drawing: _Draw) -> Iterator[Fault]:

@@ -263,7 +263,7 @@ class World:
                 twin.incarnations = 1_000 * (len(self._twins) + 1)
                 self._twins.append(twin)
                 self._start_agent(twin)
-            case "withdraws" | "pauses" | "reprices":
+            case "withdraws" | "pauses" | "reprices" | "drains":
                 self._spawn(self._people.sell_otherwise(fault, node.machine.plan))
             case _:
                 raise AssertionError(f"{fault.kind} is no node's")

@@ -3,8 +3,8 @@
 import asyncio
 import signal
 import time
-from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Coroutine
+from dataclasses import replace
 from functools import partial
 
 import structlog
@@ -12,7 +12,6 @@ from msgspec.structs import replace as replace_struct
 
 from volt.contracts.clusters import Exit
 from volt.contracts.errors import BusUnavailable
-from volt.contracts.ids import GpuUuid
 from volt.contracts.messages import encode
 from volt.contracts.nodes import (
     DesiredLease,
@@ -21,8 +20,8 @@ from volt.contracts.nodes import (
     ReportCleared,
 )
 from volt.contracts.subjects import command_report
-from volt.runtime.ports import Bus
-from volt_agent.checkpoints.lease import LeaseCheckpoints, SharedStore
+from volt.contracts.units import MS_PER_SECOND
+from volt_agent.checkpoints.lease import DRAIN_SECONDS_MAX, LeaseCheckpoints
 from volt_agent.checkpoints.storing import Stored
 from volt_agent.domain import (
     Finished,
@@ -38,14 +37,12 @@ from volt_agent.domain import (
     unreported,
 )
 from volt_agent.endings import exit_of, failure_of, is_done, unstarted
-from volt_agent.gauge import Gauge
-from volt_agent.heart import Heart
 from volt_agent.launch import launches_of
+from volt_agent.node import Node
 from volt_agent.output import Output
-from volt_agent.process import ProcessRuntime, Workload
+from volt_agent.process import Workload
 from volt_agent.reports import Whose, report_of
 from volt_agent.runtimes import RankExit, WorkloadError
-from volt_agent.settings import Settings
 
 STEP_RETRY_SECONDS = 0.5
 REPORT_AGAIN_SECONDS_MIN = 5.0
@@ -53,28 +50,6 @@ REPORT_AGAIN_SECONDS_MAX = 300.0
 """A report is repeated while what it says is so, at intervals that double from the one to the other."""
 
 _log = structlog.get_logger("volt.agent")
-
-
-@dataclass(frozen=True)
-class Node:
-    """What the keepers of a node share."""
-
-    id: str
-    settings: Settings
-    gpus: frozenset[GpuUuid]
-    """Those that it has."""
-    bus: Bus
-    runtime: ProcessRuntime
-    heart: Heart
-    changed: Callable[[], None]
-    """To be called when a lease's local state has changed: it is beaten at once."""
-    checkpoints: SharedStore
-    gauge: Gauge | None = None
-    """What the driver tells of its GPUs, where there is one."""
-
-    def has_failed(self, gpus: Iterable[GpuUuid]) -> bool:
-        """Whether the hardware of one of them has failed just now."""
-        return self.gauge is not None and self.gauge.has_failed(gpus)
 
 
 class Keeper:
@@ -371,15 +346,25 @@ class Keeper:
         assert isinstance(local, Prepared | Running | Frozen | Finished)
         if isinstance(local, Frozen) and not await heart.beat_now():
             raise BusUnavailable("no beat is acknowledged that tells of the freeze")
-        if isinstance(local, Finished) and self.desired.phase == "start" and is_done(local):
-            # The last checkpoint of a workload that is done is what it was for; it is not billed for this time.
-            await self._unless_overtaken(self._checkpoints.drain())
+        if isinstance(local, Finished) and (seconds := self._store_seconds(local)) > 0:
+            await self._unless_overtaken(self._checkpoints.drain(seconds))
         if self.local == local:
             await self._send(
                 report_of(local, self._node.settings.account, self._node.id, self.desired.lease, heart.beat)
             )
         if self.local == local:
             self._become(replace(local, reported=True))
+
+    def _store_seconds(self, local: Finished) -> float:
+        """For how long the end may wait for the last checkpoint; that time is not billed.
+
+        That of a workload that is done is what it was for. One that is to go on elsewhere begins from its own there.
+        """
+        if local.failure:
+            return 0.0
+        if self.desired.phase == "halt":
+            return self.desired.store_ms / MS_PER_SECOND
+        return DRAIN_SECONDS_MAX if self.desired.phase == "start" and is_done(local) else 0.0
 
     def _become(self, local: Local) -> None:
         if unreported(local) != unreported(self.local):

@@ -15,9 +15,10 @@ from volt.contracts.subjects import command_bid, desired, log_bid
 from volt.runtime.ports import Bus
 from volt_agent.checkpoints.lease import SharedStore
 from volt_agent.domain import beat_of
-from volt_agent.effects import Keeper, Node
+from volt_agent.effects import Keeper
 from volt_agent.gauge import Gauge
 from volt_agent.heart import Heart
+from volt_agent.node import Node
 from volt_agent.process import ProcessRuntime
 from volt_agent.settings import Settings
 

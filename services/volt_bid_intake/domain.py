@@ -11,7 +11,18 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from volt.contracts.bids import BidAccepted, BidRejected, BidWithdrawn, ChangeBid, PlaceBid, WithdrawBid
+from volt.contracts.bids import (
+    BidAccepted,
+    BidRejected,
+    BidWithdrawn,
+    ChangeBid,
+    DrainNode,
+    NodeDrainAccepted,
+    NodeResumeAccepted,
+    PlaceBid,
+    ResumeNode,
+    WithdrawBid,
+)
 from volt.contracts.errors import Reason, Refused
 from volt.contracts.jobs import (
     AccountOpened,
@@ -34,7 +45,7 @@ from volt.contracts.market import MarketCleared
 from volt.contracts.messages import Answer, Asked, Command, Event
 from volt.contracts.subjects import sender
 from volt_bid_intake.jobs import Jobs, evolve_job, place_job, release_job, request_job, request_quote, scale_job
-from volt_bid_intake.nodes import Nodes, change_bid, evolve_node, place_bid, withdraw_bid
+from volt_bid_intake.nodes import Nodes, change_bid, drain_node, evolve_node, place_bid, resume_node, withdraw_bid
 
 KEY_SHA256_CHARS = 64
 
@@ -116,7 +127,7 @@ def evolve(state: State, entry: Entry) -> None:
         case MarketCleared(gangs=gangs):
             for gang in gangs:
                 place_job(state.jobs, gang)
-        case BidAccepted() | BidRejected() | BidWithdrawn() as event:
+        case BidAccepted() | BidRejected() | BidWithdrawn() | NodeDrainAccepted() | NodeResumeAccepted() as event:
             evolve_node(state.nodes, event)
         case _:
             raise AssertionError(f"bid-intake does not read {type(entry.event).__name__}")
@@ -138,6 +149,10 @@ def _answer(state: State, command: Command, asked: Asked) -> tuple[Event, ...] |
             return change_bid(state.nodes, command, asked)
         case WithdrawBid():
             return withdraw_bid(state.nodes, command, asked)
+        case DrainNode():
+            return drain_node(state.nodes, command, asked)
+        case ResumeNode():
+            return resume_node(state.nodes, command, asked)
         case _:
             raise AssertionError(f"bid-intake does not take {type(command).__name__}")
 

@@ -1,6 +1,6 @@
 """Bid-intake as the runtime runs it. Nothing follows from its state but the answers to commands."""
 
-from volt.contracts.bids import ChangeBid, PlaceBid, WithdrawBid
+from volt.contracts.bids import ChangeBid, DrainNode, PlaceBid, ResumeNode, WithdrawBid
 from volt.contracts.jobs import OpenAccount, ReleaseJob, RequestJob, RequestQuote, ScaleJob
 from volt.contracts.messages import Event
 from volt.contracts.subjects import ALL_ACCOUNTS, ALL_BIDS, ALL_JOBS, LOG_MARKET
@@ -19,7 +19,18 @@ DEFINITION = Definition(
     initial=State,
     evolve=evolve,
     effects=effects,
-    commands=(OpenAccount, RequestJob, RequestQuote, ReleaseJob, ScaleJob, PlaceBid, ChangeBid, WithdrawBid),
+    commands=(
+        OpenAccount,
+        RequestJob,
+        RequestQuote,
+        ReleaseJob,
+        ScaleJob,
+        PlaceBid,
+        ChangeBid,
+        WithdrawBid,
+        DrainNode,
+        ResumeNode,
+    ),
     decide=decide,
     refuse=refuse,
 )

@@ -2,6 +2,7 @@
 
     Absent ──PlaceBid──▶ Offered ◀──PlaceBid, ChangeBid (offer) / WithdrawBid──▶ Withdrawn
                           └─ChangeBid─▶
+    any but Absent ──DrainNode, ResumeNode──▶ itself: whoever moves leases knows which node is drained
 
 A node belongs to the account that first offered it, and a GPU to the node that offers it now. Requests are answered
 once per account and node, whatever their order: one that was answered does not count again behind a later one.
@@ -12,24 +13,37 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from volt.contracts.bids import (
+    DRAIN_REASON_CHARS_MAX,
+    DRAIN_SECONDS_MAX,
     BidAccepted,
     BidEvent,
     BidRejected,
     BidWithdrawn,
     ChangeBid,
+    DrainNode,
     Gpu,
     ModelTerms,
+    NodeDrainAccepted,
+    NodeResumeAccepted,
     PlaceBid,
+    ResumeNode,
     WithdrawBid,
 )
 from volt.contracts.errors import Reason, Refused
 from volt.contracts.ids import digest
 from volt.contracts.messages import Asked, Event, encode
+from volt.contracts.units import MS_PER_SECOND
 from volt_bid_intake.answers import Answers, reused
+from volt_bid_intake.checks import check_at_most, check_between
 from volt_bid_intake.terms import bid_problem, canonical_gpus, changed_terms, models_named
 
 _WITHDRAWAL = "withdrawal"
 """In place of the digest of a request to withdraw: all under one id are alike."""
+_RESUMPTION = "resumption"
+"""The same of a request to resume."""
+
+NodeAnswer = BidAccepted | BidRejected | BidWithdrawn | NodeDrainAccepted | NodeResumeAccepted
+"""What bid-intake says of a node."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +73,7 @@ class Nodes:
     """By account and node: a stranger may have been answered too."""
 
 
-def evolve_node(nodes: Nodes, event: BidAccepted | BidRejected | BidWithdrawn) -> None:
+def evolve_node(nodes: Nodes, event: NodeAnswer) -> None:
     """Remembers an answer about a node."""
     match nodes.by_id.get(event.node), event:
         case None, BidAccepted():
@@ -73,6 +87,10 @@ def evolve_node(nodes: Nodes, event: BidAccepted | BidRejected | BidWithdrawn) -
             _take_back(nodes, event.node)
             nodes.by_id[event.node] = Withdrawn(bid)
             _remember(nodes, event, _WITHDRAWAL)
+        case Offered(bid) | Withdrawn(bid), NodeDrainAccepted() if bid.account == event.account:
+            _remember(nodes, event, event.request_digest)
+        case Offered(bid) | Withdrawn(bid), NodeResumeAccepted() if bid.account == event.account:
+            _remember(nodes, event, _RESUMPTION)
         case _, BidRejected():
             _remember(nodes, event, event.request_digest)
         case node, _:
@@ -145,6 +163,50 @@ def withdraw_bid(nodes: Nodes, command: WithdrawBid, asked: Asked) -> tuple[Even
     if answers.knows(command.request_id):
         return reused(command.request_id)
     return (BidWithdrawn(account=command.account, node=command.node, request_id=command.request_id, at_ms=asked.at_ms),)
+
+
+def drain_node(nodes: Nodes, command: DrainNode, asked: Asked) -> tuple[Event, ...] | Reason:
+    """Lets a node be emptied, or says what is wrong with that."""
+    known, request_digest = nodes.by_id.get(command.node), digest(encode(command))
+    if known is None or known.standing.account != command.account:
+        return _not_yours(command.node)
+    answers = nodes.answers[command.account, command.node]
+    if answers.has(command.request_id, request_digest):
+        return ()
+    if answers.knows(command.request_id):
+        return reused(command.request_id)
+    try:
+        check_at_most("reason", "reason_too_long", len(command.reason), DRAIN_REASON_CHARS_MAX, "characters")
+        check_between("deadline_seconds", "deadline_out_of_range", command.deadline_seconds, 0, DRAIN_SECONDS_MAX)
+    except Refused as refused:
+        return refused.reason
+    return (
+        NodeDrainAccepted(
+            account=command.account,
+            node=command.node,
+            request_id=command.request_id,
+            at_ms=asked.at_ms,
+            request_digest=request_digest,
+            reason=command.reason,
+            deadline_ms=asked.at_ms + command.deadline_seconds * MS_PER_SECOND,
+        ),
+    )
+
+
+def resume_node(nodes: Nodes, command: ResumeNode, asked: Asked) -> tuple[Event, ...] | Reason:
+    """Ends the draining of a node. One that is not drained is resumed too: the same request may come late."""
+    known = nodes.by_id.get(command.node)
+    if known is None or known.standing.account != command.account:
+        return _not_yours(command.node)
+    answers = nodes.answers[command.account, command.node]
+    if answers.has(command.request_id, _RESUMPTION):
+        return ()
+    if answers.knows(command.request_id):
+        return reused(command.request_id)
+    resumed = NodeResumeAccepted(
+        account=command.account, node=command.node, request_id=command.request_id, at_ms=asked.at_ms
+    )
+    return (resumed,)
 
 
 def _problem(nodes: Nodes, command: PlaceBid) -> Reason | None:

@@ -28,12 +28,14 @@ from volt.contracts.jobs import (
     RELIABILITY_PERMILLE_MAX,
     RESERVED_ENV_NAMES,
     RESERVED_ENV_PREFIX,
+    RETRIES_MAX,
     SHAPES_MAX,
     SPEC_BYTES_MAX,
     WAIT_SECONDS_MAX,
     Constraints,
     JobSpec,
     Level,
+    Recovery,
     RequestJob,
     Shape,
     Workload,
@@ -77,10 +79,12 @@ def specify(command: RequestJob) -> JobSpec | Reason:
         _check_workload(command.workload)
         _check_constraints(wanted)
         _check_limits(command)
+        _check_recovery(command.recovery, shapes)
         spec = JobSpec(
             models=_models(command.gpu),
             shapes=shapes,
             workload=command.workload,
+            recovery=command.recovery,
             interconnect=wanted.interconnect or _usual_interconnect(command.workload),
             preferred_interconnect=wanted.preferred_interconnect,
             preference_percent=wanted.preference_percent,
@@ -234,6 +238,16 @@ def _check_limits(command: RequestJob) -> None:
         check_between("max_duration_seconds", "duration_out_of_range", duration_seconds, 1, DURATION_SECONDS_MAX)
     if command.max_wait_seconds is not None:
         check_between("max_wait_seconds", "wait_out_of_range", command.max_wait_seconds, 0, WAIT_SECONDS_MAX)
+
+
+def _check_recovery(recovery: Recovery, shapes: tuple[Shape, ...]) -> None:
+    """The fewest nodes to go on with are no more than the job may begin with."""
+    check_between("recovery.retries", "retries_out_of_range", recovery.retries, 0, RETRIES_MAX)
+    field, fewest = "recovery.min_nodes", min(shape.nodes for shape in shapes)
+    if recovery.on_loss != "shrink" and recovery.min_nodes != 1:
+        message = f"min_nodes is for jobs that shrink, and this one would {recovery.on_loss}; leave it out, or shrink"
+        raise refused_for("contradictory_recovery", field, str(recovery.min_nodes), message)
+    check_between(field, "min_nodes_out_of_range", recovery.min_nodes, 1, fewest)
 
 
 def _bytes(text: str) -> int:

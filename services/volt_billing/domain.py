@@ -7,7 +7,7 @@ granted, or a cluster ready, later in the log than the end of its job counts for
 from collections.abc import Callable
 from dataclasses import replace
 
-from volt.contracts.bids import BidAccepted, BidRejected, BidWithdrawn
+from volt.contracts.bids import BidAccepted, BidRejected, BidWithdrawn, NodeDrainAccepted, NodeResumeAccepted
 from volt.contracts.clusters import ClusterEvent, ClusterReleased
 from volt.contracts.ids import JobId, NodeId
 from volt.contracts.jobs import AccountOpened, CommandRejected, JobAdmitted, JobEvent, JobReleaseAccepted
@@ -48,7 +48,7 @@ def evolve(state: State, entry: Entry) -> None:
             _cover(state, covered)
         case LedgerEvent() as money:
             _account(state, money)
-        case JobEvent() | CommandRejected() | BidRejected():
+        case JobEvent() | CommandRejected() | BidRejected() | NodeDrainAccepted() | NodeResumeAccepted():
             pass
         case _:
             raise AssertionError(f"billing does not read {type(entry.event).__name__}")

@@ -21,6 +21,7 @@ from volt.contracts.clusters import (
     MemberPrepared,
     MemberStarted,
     MembersWanted,
+    RetryPlanned,
 )
 from volt.contracts.ids import LeaseId
 from volt.contracts.ledger import BillLine
@@ -45,6 +46,7 @@ Life = (
     | LeaseCleared
     | CheckpointStored
     | CheckpointCommitted
+    | RetryPlanned
 )
 """What happens to a cluster that goes on; its release is another matter."""
 
@@ -103,7 +105,7 @@ def lived(running: Running, event: Life) -> Running:
             return _metered(_left(_stopped(running, event), leaves))
         case MemberPrepared() | ClusterStarting() | LeaseResumed() | LeaseCleared():
             return running  # Time for which a lease is frozen is not covered; it needs no other word.
-        case CheckpointStored() | CheckpointCommitted():
+        case CheckpointStored() | CheckpointCommitted() | RetryPlanned():
             return running
         case _:
             assert_never(event)

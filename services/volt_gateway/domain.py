@@ -207,6 +207,10 @@ def _bid(views: Views, event: bids.BidEvent) -> None:
             )
         case bids.BidWithdrawn():
             node = replace(before, offered=False)
+        case bids.NodeDrainAccepted(deadline_ms=by_ms, reason=why) if before.provider == event.account:
+            node = replace(before, drain_by_ms=by_ms, drain_reason=why)
+        case bids.NodeResumeAccepted() if before.provider == event.account:
+            node = replace(before, drain_by_ms=None, drain_reason="")
         case bids.BidRejected() if before.provider == event.account:
             node = before
         case _:
@@ -240,7 +244,8 @@ def _fleet(views: Views, event: fleet.FleetEvent) -> None:
 
 def _rank_offers(views: Views, before: Node, node: Node) -> None:
     presence = views.documents.get(presence_doc(node.provider, node.node))
-    is_live = node.offered and isinstance(presence, Presence) and presence.state != "lost"
+    is_sold = node.offered and node.drain_by_ms is None
+    is_live = is_sold and isinstance(presence, Presence) and presence.state != "lost"
     asks = {
         model: terms.ask_microusd_per_gpu_hour for model, terms in node.terms.items() if is_live and not terms.paused
     }

@@ -116,6 +116,9 @@ class Node(Document, frozen=True, kw_only=True):
     place: Place = Place()
     tier: Tier = "community"
     runtime: Runtime = "process"
+    drain_by_ms: int | None = None
+    """By when it is to be empty, if it is drained."""
+    drain_reason: str = ""
     leased: dict[str, tuple[str, ...]] = {}
     answered: tuple[tuple[str, Reason | None], ...] = ()
     """The last requests about it that its provider was answered, each with the reason of a refusal."""
@@ -170,6 +173,7 @@ class Job(Document, frozen=True, kw_only=True):
     closed_at_ms: int | None = None
     covers_to_ms: int | None = None
     exhausted_at_ms: int | None = None
+    retry_at_ms: int | None = None
     release_reason: ReleaseReason | None = None
     exit_code: int | None = None
     first_cause: str = ""

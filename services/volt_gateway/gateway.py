@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from volt.contracts.bids import ChangeBid, WithdrawBid
+from volt.contracts.bids import ChangeBid, DrainNode, ResumeNode, WithdrawBid
 from volt.contracts.errors import BusUnavailable, NotFound, Reason, Refused, Unauthorized, Unavailable
 from volt.contracts.http import Health
 from volt.contracts.ids import digest, is_id, job_id, key_sha256, quote_id
@@ -42,7 +42,8 @@ STREAMS_MAX = 128
 
 T = TypeVar("T")
 
-Asking = RequestJob | ReleaseJob | ScaleJob | RequestQuote | ChangeBid | WithdrawBid
+AboutNode = ChangeBid | WithdrawBid | DrainNode | ResumeNode
+Asking = RequestJob | ReleaseJob | ScaleJob | RequestQuote | AboutNode
 """The commands that the gateway hands over."""
 
 
@@ -145,8 +146,8 @@ class Gateway:
 
             return await self._until(look, moved)
 
-    async def change_bid(self, command: ChangeBid | WithdrawBid) -> Node | None:
-        """Hands over what shall become of a node's bid and waits for the answer; None if there is none in time.
+    async def change_node(self, command: AboutNode) -> Node | None:
+        """Hands over what shall become of a node or its bid and waits for the answer; None if there is none in time.
 
         Raises NotFound, Refused, Unavailable.
         """
@@ -278,7 +279,7 @@ def _quoted(quote: Quote, fingerprint: str) -> Quote | None:
     return quote if quote.market is not None and quote.request_digest == fingerprint else None
 
 
-def _changed(node: Node, command: ChangeBid | WithdrawBid) -> Node | None:
+def _changed(node: Node, command: AboutNode) -> Node | None:
     """The node, if this very request was answered. Raises Refused if it was refused."""
     if node.provider != command.account:
         raise NotFound(f"there is no node {command.node[:64]} of yours")

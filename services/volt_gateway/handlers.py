@@ -11,7 +11,7 @@ from litestar.params import FromPath, FromQuery
 from litestar.types import ASGIApp
 
 from volt.contracts import http, http_market
-from volt.contracts.bids import ChangeBid, WithdrawBid
+from volt.contracts.bids import ChangeBid, DrainNode, ResumeNode, WithdrawBid
 from volt.contracts.errors import Unauthorized
 from volt.contracts.ids import job_id, quote_id
 from volt.contracts.jobs import ScaleJob
@@ -20,21 +20,24 @@ from volt_gateway import present
 from volt_gateway.entities import on_hold, statement_ranking
 from volt_gateway.gateway import Gateway
 from volt_gateway.listing import live_offers, newest_jobs
-from volt_gateway.market import bids_of, bids_of_node, market_of, queue_position
+from volt_gateway.market import bids_of, bids_of_node, market_of, node_of, nodes_of, queue_position
 from volt_gateway.output import job_output, job_story
 from volt_gateway.reliability import reliability_of
 from volt_gateway.requests import (
     change_command,
+    drain_command,
     job_command,
     quote_command,
     read_account,
     read_bid_change,
+    read_drain_request,
     read_flag,
     read_job_request,
     read_model,
     read_number,
     read_scale_request,
     request_id,
+    resume_command,
     withdraw_command,
 )
 from volt_gateway.streams import EventStream
@@ -222,6 +225,29 @@ async def withdraw_bid(
     return await _bids(gateway, withdraw_command(account, node, _requested(request)))
 
 
+@get(http_market.NODES_PATH)
+async def list_nodes(gateway: NamedDependency[Gateway], account: NamedDependency[str]) -> http_market.NodeList:
+    """The account's nodes: whether they are alive, what is leased, which are drained."""
+    return await nodes_of(gateway.views, account)
+
+
+@post(http_market.NODES_PATH + "/{node:str}/drain", status_code=200)
+async def drain_node(
+    request: HttpRequest, gateway: NamedDependency[Gateway], account: NamedDependency[str], node: FromPath[str]
+) -> Response[http_market.NodeList]:
+    """200 with the node once it is drained; 202 when that has not come in time."""
+    body = read_drain_request(await _body(request))
+    return await _nodes(gateway, drain_command(account, node, _requested(request), body))
+
+
+@post(http_market.NODES_PATH + "/{node:str}/resume", status_code=200)
+async def resume_node(
+    request: HttpRequest, gateway: NamedDependency[Gateway], account: NamedDependency[str], node: FromPath[str]
+) -> Response[http_market.NodeList]:
+    """200 with the node once it is drained no more; 202 when that has not come in time."""
+    return await _nodes(gateway, resume_command(account, node, _requested(request)))
+
+
 @get(http_market.MARKET_PATH + "/{gpu:str}")
 async def get_market(
     gateway: NamedDependency[Gateway],
@@ -247,6 +273,9 @@ ROUTES = [
     list_bids,
     change_bid,
     withdraw_bid,
+    list_nodes,
+    drain_node,
+    resume_node,
     get_market,
     health,
     create_job,
@@ -269,10 +298,17 @@ def _requested(request: HttpRequest) -> str:
 
 
 async def _bids(gateway: Gateway, command: ChangeBid | WithdrawBid) -> Response[http_market.BidList]:
-    node = await gateway.change_bid(command)
+    node = await gateway.change_node(command)
     if node is None:
         return Response(http_market.BidList(bids=()), status_code=202)
     return Response(http_market.BidList(bids=tuple(await bids_of_node(gateway.views, node))), status_code=200)
+
+
+async def _nodes(gateway: Gateway, command: DrainNode | ResumeNode) -> Response[http_market.NodeList]:
+    node = await gateway.change_node(command)
+    if node is None:
+        return Response(http_market.NodeList(nodes=()), status_code=202)
+    return Response(http_market.NodeList(nodes=(await node_of(gateway.views, node),)), status_code=200)
 
 
 async def _body(request: HttpRequest) -> bytes:

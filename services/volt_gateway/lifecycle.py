@@ -4,7 +4,8 @@
         │                  └───────────────Gang────────────▲
         └─JobUnfunded▶ unfunded
     ready ─GenerationEnded▶ recovering ─ClusterReady▶ ready
-      └───GenerationEnded, on purpose▶ scaling ─ClusterReady▶ ready
+      ├───GenerationEnded, to grow or shrink▶ scaling ─ClusterReady▶ ready
+      └───GenerationEnded, for a drained node▶ moving ─ClusterReady▶ ready
 
     any of these but unfunded ─JobReleaseAccepted, ClusterReleased▶ released ─JobClosed▶ closed
     funded, waiting ─Expired▶ expired ─JobClosed▶ closed
@@ -28,6 +29,13 @@ from volt_gateway.entities import JOBS_ENDED, Checkpoint, Job, Member
 from volt_gateway.timeline import loss_words
 
 REFUSED_PER_JOB_MAX = 4
+_CHANGING: dict[clusters.EndCause, JobState] = {
+    "trouble": "recovering",
+    "growth": "scaling",
+    "shrink": "scaling",
+    "drain": "moving",
+}
+"""What a ready cluster is while its next generation forms, by why the last one ended."""
 STORED_STEPS_MAX = 16
 
 
@@ -101,12 +109,15 @@ def clustered(job: Job, event: clusters.ClusterEvent) -> Job:
     """The job after an event of its cluster. What an older generation still says does not concern the present one."""
     match event:
         case clusters.ClusterForming(generation=generation, members=members, replaces=replaces):
-            state = "scaling" if job.state == "scaling" and not replaces else _unless_ended(job, _forming(job))
+            is_planned = job.state in ("scaling", "moving") and not (replaces or event.shrunk)
+            state = job.state if is_planned else _unless_ended(job, _forming(job))
             return replace(
                 job,
                 state=state,
                 generation=generation,
                 members=tuple(_formed(job, m) for m in members),
+                retry_at_ms=None,
+                nodes_wanted=None if event.shrunk else job.nodes_wanted,
                 stored={},
             )
         case clusters.ClusterReady(at_ms=at_ms):
@@ -134,6 +145,8 @@ def clustered(job: Job, event: clusters.ClusterEvent) -> Job:
         case clusters.CheckpointStored(generation=job.generation, step=step, part=part):
             stored = {**job.stored, step: tuple(sorted({*job.stored.get(step, ()), part.rank}))}
             return replace(job, stored={one: stored[one] for one in sorted(stored)[-STORED_STEPS_MAX:]})
+        case clusters.RetryPlanned(generation=job.generation, detail=detail, begins_ms=begins_ms):
+            return replace(job, first_cause=detail, retry_at_ms=begins_ms)
         case clusters.ClusterReleased():
             return replace(
                 job,
@@ -212,8 +225,7 @@ def _generation_ended(job: Job, cause: clusters.EndCause, leaves: tuple[str, ...
     if job.state != "ready":
         members = tuple(replace(one, state="preparing") if one.state == "prepared" else one for one in job.members)
         return replace(job, state=_unless_ended(job, _forming(job)), members=members)
-    state: JobState = "recovering" if cause == "trouble" else "scaling"
-    return replace(_without(job, leaves), state=state)
+    return replace(_without(job, leaves), state=_CHANGING[cause])
 
 
 def _formed(job: Job, member: clusters.Member) -> Member:
@@ -271,6 +283,9 @@ def _shape(spec: jobs.JobSpec) -> JobShape:
         command=spec.workload.command,
         processes_per_node=spec.workload.processes_per_node,
         image=spec.workload.image,
+        on_loss=spec.recovery.on_loss,
+        min_nodes=spec.recovery.min_nodes,
+        retries=spec.recovery.retries,
         env_names=tuple(sorted(spec.workload.env)),
         interconnect=spec.interconnect,
         preferred_interconnect=spec.preferred_interconnect,

@@ -14,7 +14,9 @@ from volt.contracts.http_market import (
     BidList,
     DepthLevel,
     Market,
+    NodeList,
     PricePoint,
+    ProviderNode,
     QuarantinedGpu,
 )
 from volt.contracts.jobs import RELIABILITY_PERMILLE_MAX
@@ -83,6 +85,30 @@ async def bids_of_node(views: ViewStore, node: Node) -> list[Bid]:
     name = presence_doc(node.provider, node.node)
     presence = (await views.documents([name])).get(name)
     return list(_bids(node, presence if isinstance(presence, Presence) else None))
+
+
+async def nodes_of(views: ViewStore, account: str) -> NodeList:
+    """An account's nodes, by name. Raises Unavailable."""
+    names = [node_doc(name.decode()) for name in await views.lowest(bids_ranking(account), 0, BIDS_MAX)]
+    found = await views.documents(names)
+    nodes = [node for name in names if isinstance(node := found.get(name), Node) and node.provider == account]
+    return NodeList(nodes=tuple([await node_of(views, node) for node in nodes]))
+
+
+async def node_of(views: ViewStore, node: Node) -> ProviderNode:
+    """A node as its provider sees it. Raises Unavailable."""
+    name = presence_doc(node.provider, node.node)
+    presence = (await views.documents([name])).get(name)
+    return ProviderNode(
+        node=node.node,
+        state=presence.state if isinstance(presence, Presence) else "unknown",
+        gpus=len(node.gpus),
+        leased=sum(len(gpus) for gpus in node.leased.values()),
+        leases=tuple(sorted(node.leased)),
+        withdrawn=not node.offered,
+        drain_by_ms=node.drain_by_ms,
+        drain_reason=node.drain_reason,
+    )
 
 
 async def queue_position(views: ViewStore, job: Job) -> int | None:

@@ -37,6 +37,7 @@ def job_answer(job: Job, queue_position: int | None = None) -> http.Job:
         closed_at_ms=job.closed_at_ms,
         covers_to_ms=job.covers_to_ms,
         exhausted_at_ms=job.exhausted_at_ms,
+        retry_at_ms=job.retry_at_ms,
         release_reason=job.release_reason,
         exit_code=job.exit_code,
         first_cause=job.first_cause,

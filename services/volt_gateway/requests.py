@@ -7,20 +7,21 @@ from typing import TypeVar
 
 import msgspec
 
-from volt.contracts.bids import ChangeBid, WithdrawBid
+from volt.contracts.bids import DRAIN_SECONDS_DEFAULT, ChangeBid, DrainNode, ResumeNode, WithdrawBid
 from volt.contracts.errors import CHOICES_MAX, MalformedMessage, NotFound, Reason, Refused
 from volt.contracts.gpus import resolve
 from volt.contracts.http import (
     IDEMPOTENCY_HEADER,
     ConstraintsRequest,
     JobRequest,
+    RecoveryRequest,
     Request,
     ScaleRequest,
     WorkloadRequest,
 )
-from volt.contracts.http_market import BidChange
+from volt.contracts.http_market import BidChange, DrainRequest
 from volt.contracts.ids import is_id
-from volt.contracts.jobs import Constraints, RequestJob, RequestQuote, Workload
+from volt.contracts.jobs import Constraints, Recovery, RequestJob, RequestQuote, Workload
 from volt.contracts.messages import MESSAGE_BYTES_MAX, encode
 from volt.contracts.units import parse_duration_seconds, parse_usd
 
@@ -34,7 +35,15 @@ _PLACE = re.compile(r" - at `\$\.?([^`]*)`$")
 _NAMED_FIELD = re.compile(r"(missing required|contains unknown) field `([^`]+)`")
 _FIELDS = [
     field.encode_name
-    for struct in (JobRequest, WorkloadRequest, ConstraintsRequest, ScaleRequest, BidChange)
+    for struct in (
+        JobRequest,
+        WorkloadRequest,
+        ConstraintsRequest,
+        RecoveryRequest,
+        ScaleRequest,
+        BidChange,
+        DrainRequest,
+    )
     for field in msgspec.structs.fields(struct)
 ]
 
@@ -95,6 +104,9 @@ def job_command(account: str, request: str, body: JobRequest) -> RequestJob:
             tier=wanted.tier,
             providers_excluded=wanted.providers_excluded,
         ),
+        recovery=Recovery(
+            on_loss=body.recovery.on_loss, min_nodes=body.recovery.min_nodes, retries=body.recovery.retries
+        ),
         max_price_microusd_per_gpu_hour=_parsed(
             _parse_price_microusd, body.max_price_usd_per_gpu_hour, "max_price_usd_per_gpu_hour", "invalid_amount"
         ),
@@ -149,6 +161,32 @@ def withdraw_command(account: str, node: str, request: str) -> WithdrawBid:
     if not is_id(node):
         raise NotFound(f"there is no node {node[:64]} of yours")
     return WithdrawBid(account=account, node=node, request_id=request)
+
+
+def read_drain_request(body: bytes) -> DrainRequest:
+    """Raises MalformedMessage, Refused."""
+    return _read(body, DrainRequest)
+
+
+def drain_command(account: str, node: str, request: str, body: DrainRequest) -> DrainNode:
+    """The command that empties a node. Raises NotFound, Refused."""
+    if not is_id(node):
+        raise NotFound(f"there is no node {node[:64]} of yours")
+    seconds = _parsed(_parse_wait_seconds, body.deadline, "deadline", "invalid_duration")
+    return DrainNode(
+        account=account,
+        node=node,
+        request_id=request,
+        reason=body.reason,
+        deadline_seconds=DRAIN_SECONDS_DEFAULT if seconds is None else seconds,
+    )
+
+
+def resume_command(account: str, node: str, request: str) -> ResumeNode:
+    """The command that ends the draining of a node. Raises NotFound."""
+    if not is_id(node):
+        raise NotFound(f"there is no node {node[:64]} of yours")
+    return ResumeNode(account=account, node=node, request_id=request)
 
 
 def read_flag(name: str, text: str | None, *, default: bool) -> bool:

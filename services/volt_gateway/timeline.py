@@ -8,7 +8,7 @@ from volt.contracts.http import JobHappening
 from volt.contracts.log import Entry
 from volt.contracts.market import Gang, MarketCleared
 from volt.contracts.messages import Event
-from volt.contracts.units import format_usd
+from volt.contracts.units import MS_PER_SECOND, format_usd
 
 
 class Told(NamedTuple):
@@ -108,8 +108,9 @@ def _of_cluster(event: clusters.ClusterEvent) -> Told:
 
 def _cluster_words(event: clusters.ClusterEvent) -> str:
     match event:
-        case clusters.ClusterForming(members=members, replaces=replaces):
+        case clusters.ClusterForming(members=members, replaces=replaces, shrunk=shrunk):
             kept = f"forming with {_counted(len(members), 'node')}"
+            kept += f", without {', '.join(shrunk)}" if shrunk else ""
             return f"{kept}, replacing {', '.join(replaces)}" if replaces else kept
         case clusters.MembersWanted(wanted=wanted):
             return f"wants nodes for ranks {', '.join(str(one.rank) for one in wanted)}"
@@ -120,18 +121,29 @@ def _cluster_words(event: clusters.ClusterEvent) -> str:
         case clusters.GrowthGivenUp(ranks=ranks, cause=cause, detail=detail):
             why = f" ({detail})" if detail else ""
             return f"gives up growing by ranks {', '.join(map(str, ranks))}: {cause}{why}"
-        case clusters.GenerationEnded(cause="growth"):
-            return "the generation ends to grow, and is billed no further"
-        case clusters.GenerationEnded(cause="shrink", leaves=leaves):
-            return f"the generation ends to shrink, without {', '.join(leaves)}, and is billed no further"
         case clusters.GenerationEnded():
-            return "the generation ends and is billed no further"
+            return f"the generation ends{_end_words(event)} and is billed no further"
         case clusters.CheckpointCommitted(checkpoint=checkpoint):
             return f"checkpoint of step {checkpoint.step} committed by {_counted(len(checkpoint.parts), 'rank')}"
+        case clusters.RetryPlanned(retry=retry, detail=detail, begins_ms=begins_ms, at_ms=at_ms):
+            wait = f"{(begins_ms - at_ms) / MS_PER_SECOND:.0f} s"
+            return f"retry {retry} in {wait}, with the same nodes, which cost nothing until then: {detail}"
         case clusters.ClusterReleased(reason=reason, first_cause=cause):
             return f"released: {reason}" + (f" ({cause})" if cause else "")
         case _:
             return _member_words(event)
+
+
+def _end_words(event: clusters.GenerationEnded) -> str:
+    match event.cause:
+        case "growth":
+            return " to grow,"
+        case "shrink":
+            return f" to shrink, without {', '.join(event.leaves)},"
+        case "drain":
+            return f" to leave {_counted(len(event.drains), 'drained node')},"
+        case "trouble":
+            return ""
 
 
 def _member_words(event: clusters.ClusterEvent) -> str:

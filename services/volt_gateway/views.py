@@ -27,7 +27,7 @@ from volt.runtime.views import REDIS_SECONDS_MAX, VIEWS_META, VIEWS_PREFIX, drop
 from volt_gateway.domain import Views, evolve, touched
 from volt_gateway.entities import Stored, kept_max
 
-SCHEMA = "4"
+SCHEMA = "5"
 """Changed with every change of what a view holds: views of another schema are dropped."""
 
 _FIELDS = ["schema", "seq", "at_ms", "live"]

@@ -7,7 +7,7 @@ market message that contradicts the market itself is impossible.
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from volt.contracts.bids import BidAccepted, BidRejected, BidWithdrawn
+from volt.contracts.bids import BidAccepted, BidRejected, BidWithdrawn, NodeDrainAccepted, NodeResumeAccepted
 from volt.contracts.clusters import (
     ClusterEvent,
     ClusterForming,
@@ -17,7 +17,7 @@ from volt.contracts.clusters import (
     LeaseCleared,
     MembersWanted,
 )
-from volt.contracts.ids import JobId
+from volt.contracts.ids import JobId, LeaseId
 from volt.contracts.jobs import JobAdmitted, JobEvent, JobReleaseAccepted, JobSpec, QuoteAdmitted
 from volt.contracts.ledger import FundsExhausted, JobClosed, JobFunded, JobUnfunded, LedgerEvent, MembersFunded
 from volt.contracts.log import Entry
@@ -49,6 +49,8 @@ def evolve(state: State, entry: Entry) -> None:
             supply.offer(state, bid)
         case BidWithdrawn(node=node):
             supply.withdraw(state, node)
+        case NodeDrainAccepted() | NodeResumeAccepted() as event:
+            supply.drain(state, event)
         case NodeEvent() as seen:
             supply.see(state, seen)
         case LeaseCleared(lease=lease):
@@ -121,7 +123,13 @@ def _want(state: State, event: MembersWanted) -> None:
             vacancies[wanted.rank] = replace(known, excluded=excluded, within=event.within)
         else:
             vacancies[wanted.rank] = Vacancy(
-                event.generation, wanted.attempt, wanted.rank, excluded, event.within, is_growth=wanted.replaces is None
+                event.generation,
+                wanted.attempt,
+                wanted.rank,
+                excluded,
+                event.within,
+                is_growth=wanted.replaces is None,
+                is_relief=wanted.relieves is not None,
             )
     _set_vacancies(state, event.job, placed, vacancies.values())
 
@@ -143,7 +151,8 @@ def _supersede(state: State, event: ClusterForming) -> None:
     placed = state.jobs.get(event.job)
     if isinstance(placed, Placed):
         current = [vacancy for vacancy in placed.vacancies if vacancy.generation >= event.generation]
-        placed = replace(placed, nodes=len(event.members) + len(event.replaces))
+        home = placed.homes.get(event.members[0].lease, placed.home) if len(event.members) == 1 else placed.home
+        placed = replace(placed, nodes=len(event.members) + len(event.replaces), home=home, homes={})
         state.jobs[event.job] = placed
         _set_vacancies(state, event.job, placed, current)
 
@@ -206,6 +215,7 @@ def _grant(state: State, gang: Gang, at_ms: int) -> None:
             state.jobs[gang.job] = replace(
                 placed,
                 home=_home(state, placed.spec, gang) if is_moved else placed.home,
+                homes={**placed.homes, **_homes(state, placed, gang, answered)},
                 leases_granted=placed.leases_granted + len(gang.grants),
                 vacancies=tuple(one for one in placed.vacancies if one not in answered),
                 filled=placed.filled.union(one.attempt for one in answered),
@@ -213,6 +223,12 @@ def _grant(state: State, gang: Gang, at_ms: int) -> None:
         case other:
             raise AssertionError(f"{gang.job} was granted attempt {gang.attempt} while {other}")
     _reopen(state, gang.job)
+
+
+def _homes(state: State, placed: Placed, gang: Gang, answered: Collection[Vacancy]) -> dict[LeaseId, str]:
+    """Where a cluster of one node goes that is to leave it: it is there once it forms so."""
+    is_relief = is_alone(placed) and any(one.is_relief for one in answered)
+    return {gang.grants[0].lease: _home(state, placed.spec, gang)} if is_relief else {}
 
 
 def _until_ms(spec: JobSpec, ready_ms: int) -> int | None:

@@ -75,6 +75,8 @@ class Vacancy:
     within: str
     is_growth: bool
     """Whether the cluster is to grow by it: it replaces nobody."""
+    is_relief: bool
+    """Whether it is to take the rank of a member whose node is drained; it replaces nobody either."""
 
     def funded(self, cap_microusd_per_gpu_hour: int) -> "FundedVacancy":
         """The same with money on hold."""
@@ -85,12 +87,14 @@ class Vacancy:
             self.excluded,
             self.within,
             self.is_growth,
+            self.is_relief,
             cap_microusd_per_gpu_hour,
         )
 
     def unfunded(self) -> "Vacancy":
         """The same without money on hold."""
-        return Vacancy(self.generation, self.attempt, self.rank, self.excluded, self.within, self.is_growth)
+        kept = self.generation, self.attempt, self.rank, self.excluded, self.within, self.is_growth, self.is_relief
+        return Vacancy(*kept)
 
 
 @dataclass(frozen=True)
@@ -113,6 +117,8 @@ class Placed:
     """In the generation that formed last; who is to join the next is not counted."""
     gpus_per_node: int
     leases_granted: int
+    homes: Mapping[LeaseId, str] = field(default_factory=dict)
+    """Where the cluster will be when it has left a drained node, its only one, for this lease."""
     vacancies: tuple[Vacancy, ...] = ()
     filled: frozenset[int] = frozenset()
     """Attempts that have been answered with a gang."""
@@ -185,6 +191,8 @@ class State:
     """Of each node that was ever alive, as it was last told."""
     quarantined: dict[tuple[AccountId, NodeId], Mapping[GpuUuid, bool]] = field(default_factory=dict)
     """The GPUs of each node that are not for sale, and whether one closes the whole node."""
+    drained: set[tuple[AccountId, NodeId]] = field(default_factory=set)
+    """Nodes that are emptied: they sell nothing, whatever they offer meanwhile."""
     lots: dict[NodeId, tuple[Lot, ...]] = field(default_factory=dict)
     """What each node offers, whether it can be sold now or not."""
     book: Book = field(default_factory=Book)
@@ -262,7 +270,7 @@ def _vacant(name: JobId, placed: Placed, vacancy: FundedVacancy, at_ms: int) -> 
         preferred=None,
         preferred_percent=0,
         excluded=vacancy.excluded,
-        home="" if is_alone(placed) and vacancy.rank == 0 else placed.home,
+        home="" if is_alone(placed) and (vacancy.rank == 0 or vacancy.is_relief) else placed.home,
         within=vacancy.within,
     )
     where = vacancy.generation, vacancy.attempt, vacancy.rank

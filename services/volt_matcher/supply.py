@@ -8,7 +8,7 @@ offers one that closes it, none of the node's are.
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from volt.contracts.bids import BidAccepted, Gpu
+from volt.contracts.bids import BidAccepted, Gpu, NodeDrainAccepted, NodeResumeAccepted
 from volt.contracts.gpus import BY_SLUG
 from volt.contracts.ids import AccountId, GpuUuid, LeaseId, NodeId
 from volt.contracts.jobs import RELIABILITY_PERMILLE_MAX
@@ -83,6 +83,16 @@ class _Seen(NamedTuple):
 
 def _seen(state: State, known: tuple[AccountId, NodeId]) -> _Seen:
     return _Seen(known in state.alive, state.reliability_permille.get(known), state.quarantined.get(known, {}))
+
+
+def drain(state: State, event: NodeDrainAccepted | NodeResumeAccepted) -> None:
+    """The node is emptied, or is so no longer."""
+    key = (event.account, event.node)
+    if isinstance(event, NodeDrainAccepted):
+        state.drained.add(key)
+    else:
+        state.drained.discard(key)
+    _refresh_all(state, (event.node,))
 
 
 def hold(state: State, gang: Gang, until_ms: int | None) -> None:
@@ -166,6 +176,7 @@ def _lots(state: State, name: NodeId) -> Iterator[Lot]:
     for gpu in standing.gpus:
         if state.claims[gpu.uuid][0] == name and gpu.uuid not in quarantined:
             by_model.setdefault(gpu.model, []).append(gpu)
+    key = (bid.account, name)
     for model, gpus in by_model.items():
         terms = bid.terms_of(model)
         yield Lot(
@@ -175,7 +186,7 @@ def _lots(state: State, name: NodeId) -> Iterator[Lot]:
             place=bid.place,
             domains=standing.domains,
             ask_microusd_per_gpu_hour=terms.ask_microusd_per_gpu_hour,
-            alive=(bid.account, name) in state.alive and not terms.paused,
+            alive=key in state.alive and key not in state.drained and not terms.paused,
             total=len(gpus) if is_open else 0,
             free=tuple([gpu.uuid for gpu in gpus if gpu.uuid not in state.leased]) if is_whole and is_open else (),
             memory_mib=min([gpu.memory_mib for gpu in gpus]),
@@ -183,7 +194,7 @@ def _lots(state: State, name: NodeId) -> Iterator[Lot]:
             bandwidth_gbps=bid.place.bandwidth_gbps,
             tier=bid.tier,
             runtime=bid.runtime,
-            reliability_permille=state.reliability_permille.get((bid.account, name), RELIABILITY_PERMILLE_MAX),
+            reliability_permille=state.reliability_permille.get(key, RELIABILITY_PERMILLE_MAX),
             min_gpus=terms.gpus_min,
             max_duration_seconds=terms.max_duration_seconds,
             available_from_ms=terms.available_from_ms,

@@ -2,10 +2,15 @@
 
 from collections.abc import Sequence
 
-from volt.contracts.clusters import DropCause, Exit, LossCause, Member
-from volt_provisioner.crew import Growth, Loss, Setback
-from volt_provisioner.states import Forming, Granted, Open, Running, Starting, Stopping, Verdict
+from volt.contracts.clusters import DropCause, Exit, LossCause, Member, RetryCause
+from volt.contracts.ids import LeaseId
+from volt.contracts.jobs import OnLoss
+from volt_provisioner.crew import Growth, Loss, Setback, Vacant
+from volt_provisioner.states import Forming, Granted, Life, Open, Running, Starting, Stopping, Verdict, movers
 
+RETRY_MS_MIN = 1_000
+RETRY_MS_MAX = 300_000
+"""How long a workload that has failed waits to begin again: each time twice as long, from the one to the other."""
 RESTARTS_MAX = 3
 """Restarts without progress, which is a newer committed checkpoint."""
 EXIT_OF_SIGNAL = 128
@@ -13,7 +18,7 @@ EXIT_OF_SIGNAL = 128
 ENDING_SIGNALS = frozenset({2, 9, 15})
 """INT, KILL and TERM: how a process ends whose neighbour failed."""
 
-BLAMELESS: frozenset[LossCause] = frozenset({"node_lost", "gpu_fault"})
+BLAMELESS: frozenset[LossCause] = frozenset({"node_lost", "gpu_fault", "drained"})
 """Losses that say nothing of how well the workload and the node do."""
 
 _LOSSES: dict[LossCause, str] = {
@@ -24,6 +29,7 @@ _LOSSES: dict[LossCause, str] = {
     "start_failed": "the node could not start its processes",
     "start_overdue": "the node did not start its processes in time",
     "halt_overdue": "the node did not end its processes in time",
+    "drained": "the node was drained, and no other had taken its place in time",
 }
 
 
@@ -57,7 +63,10 @@ def verdict_of(cluster: Open) -> Verdict | None:
 
 
 def _verdict_of_forming(cluster: Forming) -> Verdict | None:
-    """The end of a cluster one of whose ranks no node can prepare."""
+    """The end of a cluster one of whose ranks no node can prepare, or that does not go on without what it has lost."""
+    vacant = [rank for rank, seat in cluster.seats.items() if isinstance(seat, Vacant)]
+    if vacant and not goes_on(cluster.life, len(cluster.seats) - len(vacant)):
+        return Verdict("member_lost", first_cause=cluster.life.first_cause or cluster.setbacks[vacant[0]].cause)
     if all(setback.failures <= RESTARTS_MAX for setback in cluster.setbacks.values()):
         return None
     return Verdict("restarts_exhausted", first_cause=cluster.life.first_cause)
@@ -82,11 +91,26 @@ def _verdict_of_stopping(cluster: Stopping) -> Verdict | None:
     cause = restart_cause(cluster)
     if cause is None:
         assert cluster.culprit is not None, "only trouble is without a cause to restart for"
+        if cluster.retry_at_ms is not None or can_retry(cluster):
+            return None
         exits = crew.ended[cluster.culprit]
-        return Verdict("workload_failed", exit_code(exits), _exit_sentence(crew.members[cluster.culprit], exits))
+        return Verdict("workload_failed", exit_code(exits), exit_sentence(crew.members[cluster.culprit], exits))
+    staying = crew.members.keys() - cluster.left_out - {*undrained(cluster)}
+    if crew.lost and not goes_on(life, len(staying)):
+        return Verdict("member_lost", first_cause=life.first_cause or cause)
     if is_restart(cluster) and life.restarts >= RESTARTS_MAX:
         return Verdict("restarts_exhausted", first_cause=life.first_cause or cause)
     return None
+
+
+def can_retry(cluster: Stopping) -> bool:
+    """Whether all of an ended generation is there, its workload has failed, and its job would have it begin again."""
+    is_failed = cluster.culprit is not None and is_decided(cluster) and restart_cause(cluster) is None
+    return is_failed and cluster.retry_at_ms is None and cluster.life.retries < cluster.life.job.spec.recovery.retries
+
+
+def retry_cause(exits: Sequence[Exit]) -> RetryCause:
+    return "out_of_memory" if _culprit(exits).out_of_memory else "workload_failed"
 
 
 def no_replacement(setback: Setback) -> Verdict:
@@ -95,16 +119,44 @@ def no_replacement(setback: Setback) -> Verdict:
 
 
 def is_decided(cluster: Stopping) -> bool:
-    """Whether it can be said what comes after this generation; for one that was ended on purpose, always."""
+    """Whether it can be said what comes after this generation. One that was ended on purpose is waited for too: what
+    its members store last is where the next one begins."""
     crew = cluster.crew
-    return cluster.culprit is None or bool(crew.lost) or len(crew.ended) == len(crew.members)
+    return bool(crew.lost) or len(crew.ended) == len(crew.members)
+
+
+def policy_of(life: Life) -> OnLoss:
+    """What becomes of a loss. A cluster that was never ready is completed first."""
+    return "replace" if life.ready_ms is None else life.job.spec.recovery.on_loss
+
+
+def goes_on(life: Life, nodes: int) -> bool:
+    """Whether the cluster goes on after a loss that leaves it so many nodes."""
+    policy = policy_of(life)
+    return policy == "replace" or (policy == "shrink" and nodes >= max(1, life.job.spec.recovery.min_nodes))
+
+
+def undrained(cluster: Stopping) -> tuple[LeaseId, ...]:
+    """The members that have to leave their nodes now, and whose ranks nobody takes."""
+    if cluster.cause != "drain":
+        return ()
+    moving = {member.lease for member in movers(cluster)[: len(stand_ins(cluster))]}
+    drained = cluster.leavers & cluster.life.drains.keys()
+    return tuple(lease for lease in cluster.crew.members if lease in drained and lease not in moving)
+
+
+def stand_ins(cluster: Stopping) -> list[Member]:
+    """Who can join the next generation: prepared for it, on a node that is not known to be lost."""
+    return [seat.member for seat in cluster.growth.prepared if seat.member.lease not in cluster.life.doomed]
 
 
 def is_restart(cluster: Stopping) -> bool:
     """Whether a new generation after this one counts as a restart: neither a lost node or GPU nor the buyer's wish for
-    another size is a fault of the workload's."""
+    another size is a fault of the workload's, and what a buyer would have retried is counted by itself."""
     lost = cluster.crew.lost
-    return all(loss.cause not in BLAMELESS for loss in lost) if lost else cluster.culprit is not None
+    if lost:
+        return all(loss.cause not in BLAMELESS for loss in lost)
+    return cluster.culprit is not None and cluster.retry_at_ms is None
 
 
 def has_failed(growth: Growth) -> bool:
@@ -134,7 +186,7 @@ def exit_code(exits: Sequence[Exit]) -> int | None:
     return EXIT_OF_SIGNAL + culprit.signal if culprit.signal is not None else culprit.code
 
 
-def _exit_sentence(member: Member, exits: Sequence[Exit]) -> str:
+def exit_sentence(member: Member, exits: Sequence[Exit]) -> str:
     culprit = _culprit(exits)
     how = f"was killed by signal {culprit.signal}" if culprit.signal is not None else f"exited with {culprit.code}"
     memory = ", out of memory" if culprit.out_of_memory else ""

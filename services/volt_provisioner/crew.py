@@ -171,16 +171,8 @@ class Crew:
         lost = tuple(replace(loss, lingers=loss.lingers and loss.member.lease != lease) for loss in self.lost)
         return replace(self, lost=lost)
 
-    def without_members(self, leases: Collection[LeaseId]) -> "Crew":
-        """Without those who leave; that they did is no trouble."""
-        return replace(
-            self,
-            members={lease: one for lease, one in self.members.items() if lease not in leases},
-            ended={lease: exits for lease, exits in self.ended.items() if lease not in leases},
-        )
-
     def without(self, member: Member, cause: LossCause, detail: str) -> "Crew":
-        lingers = cause == "gpu_fault" and member.lease not in self.ended
+        lingers = cause in ("gpu_fault", "drained") and member.lease not in self.ended
         return replace(
             self,
             members={lease: one for lease, one in self.members.items() if lease != member.lease},

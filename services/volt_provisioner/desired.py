@@ -24,6 +24,7 @@ from volt.contracts.clusters import Checkpoint, Manifest, ManifestNode, Member
 from volt.contracts.ids import LeaseId
 from volt.contracts.jobs import Workload
 from volt.contracts.nodes import DesiredLease, Phase, Thaw
+from volt.contracts.timing import FINAL_STORE_MS_MAX
 from volt_provisioner.crew import Offered, Prepared
 from volt_provisioner.states import (
     Absent,
@@ -102,7 +103,13 @@ def desired_lease(cluster: Cluster, lease: LeaseId, grace_ms: int) -> DesiredLea
         kept=_kept(told, member) if phase == "start" and isinstance(told, Starting | Running) else (),
         thaw=thaw,
         grace_ms=grace_ms,
+        store_ms=FINAL_STORE_MS_MAX if phase == "halt" and _is_on_purpose(told) else 0,
     )
+
+
+def _is_on_purpose(cluster: Open | Released) -> bool:
+    """Whether the generation ends though nothing is wrong: what it has done last is worth waiting for."""
+    return isinstance(cluster, Stopping) and cluster.cause != "trouble"
 
 
 def manifest_of(cluster: Forming) -> Manifest:

@@ -11,15 +11,21 @@
 
 Waiting for a replacement is Forming with a vacant seat. A loss while Forming joins that generation: each lost lease is
 named by one `Wanted`, in one generation, or its cluster is released. Starting and Running go to Stopping by their
-first loss or failing exit, or Running on purpose. With a loss, or on purpose, Stopping forms again at once; otherwise
-only when all have ended, and only if their workload was gone without an exit that anybody saw.
+first loss or failing exit, or Running on purpose. With a loss Stopping forms again at once. Otherwise only when all
+have ended: on purpose, and so have stored their last checkpoint; or if their workload was gone without an exit that
+anybody saw.
+
+What a loss comes to is the job's to say, once its cluster has been ready: another node takes the rank; or the others go
+on without it, at ranks without a gap, in a generation of their own though the one that loses it be still open; or the
+cluster ends. Until it is ready for the first time it is completed, whatever the job says.
 
 The log's order decides every race. So what others write (`inputs`) takes effect where it stands: the end is decided
 there, a loss is remembered there until it is recorded, and a gang behind the end of its job is void.
 
 A cluster of another size than its buyer wishes for is changed while it is Running, never before: growing members
 prepare for the next generation beside it, and when all are prepared it is ended on purpose and forms again with them
-(`growth`); to shrink it is ended on purpose at once, and its highest ranks leave. Whatever ends it first, those who are
+(`growth`); to shrink it is ended on purpose at once, and its highest ranks leave. A member whose node is drained is
+moved in the same way: another prepares beside it and takes its rank. Whatever ends it first, those who are
 prepared join the next generation, and who is not leaves; what is still to be grown by is wanted anew once it runs.
 
 A checkpoint is committed while its generation is the last that has formed, and the next generation begins from it. What
@@ -36,6 +42,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from volt.contracts.bids import BidEvent, NodeDrainAccepted, NodeResumeAccepted
 from volt.contracts.clusters import BeatId, ClusterEvent, LeaseResumed, MemberPrepared
 from volt.contracts.ids import AccountId, GpuUuid, JobId, LeaseId, NodeId
 from volt.contracts.jobs import JobAdmitted, JobEvent, JobReleaseAccepted, JobScaleAccepted
@@ -56,7 +63,7 @@ from volt.contracts.nodes import (
 )
 from volt.contracts.timing import Timing
 from volt_provisioner.desired import Order, desired_lease, orders
-from volt_provisioner.inputs import doomed, ended, granted, scaled
+from volt_provisioner.inputs import doomed, drained, ended, granted, scaled
 from volt_provisioner.lifecycle import advance
 from volt_provisioner.reports import answer
 from volt_provisioner.states import Absent, Cluster, Doom, Job, Verdict
@@ -75,6 +82,8 @@ class Node:
     """The last of its beats that a cluster's event relies on."""
     faults: Mapping[GpuUuid, str] = field(default_factory=dict)
     """Its GPUs that are quarantined, and why."""
+    drain_by_ms: int | None = None
+    """By when it is to be empty, if it is drained."""
     leases: tuple[LeaseId, ...] = ()
     changed_seq: int = 0
     """The `LOG` sequence of the last event that changed what the node should be doing."""
@@ -116,7 +125,7 @@ def evolve(state: State, entry: Entry) -> None:
                 _grant(state, entry.seq, gang)
             for one in expired:
                 _end(state, entry.seq, one.job, Verdict("released"))
-        case NodeEvent() as event:
+        case NodeEvent() | BidEvent() as event:
             _hear_of_node(state, entry.seq, event)
         case JobReleaseAccepted(job=job):
             _end(state, entry.seq, job, Verdict("released"))
@@ -157,17 +166,21 @@ def desired_of(state: State, key: NodeKey) -> Desired:
 
 
 def _grant(state: State, seq: int, gang: Gang) -> None:
-    """A grant on a node that is lost at the time, or of a quarantined GPU, is seen, and replaced at once."""
+    """A grant on a node that is lost at the time, or of a quarantined GPU, is seen, and replaced at once; on a node
+    that is drained it is moved."""
     if gang.job not in state.clusters:
         return
     _put(state, seq, gang.job, granted(state.clusters[gang.job], gang))
     for grant in gang.grants:
-        doom = _doom(state.nodes.get((grant.provider, grant.node), Node()), grant.gpus)
+        node = state.nodes.get((grant.provider, grant.node), Node())
+        doom = _doom(node, grant.gpus)
         if doom is not None:
             _put(state, seq, gang.job, doomed(state.clusters[gang.job], grant.lease, doom))
+        if node.drain_by_ms is not None:
+            _put(state, seq, gang.job, drained(state.clusters[gang.job], grant.lease, node.drain_by_ms))
 
 
-def _hear_of_node(state: State, seq: int, event: NodeEvent) -> None:
+def _hear_of_node(state: State, seq: int, event: NodeEvent | BidEvent) -> None:
     key = (event.account, event.node)
     match event:
         case NodeAlive():
@@ -180,8 +193,12 @@ def _hear_of_node(state: State, seq: int, event: NodeEvent) -> None:
             node = state.nodes.get(key, Node())
             left = {gpu: why for gpu, why in node.faults.items() if gpu not in gpus}
             state.nodes[key] = replace(node, faults=left)
+        case NodeDrainAccepted(deadline_ms=by_ms):
+            _drain(state, seq, key, by_ms)
+        case NodeResumeAccepted():
+            _drain(state, seq, key, None)
         case _:
-            pass  # A doubt, or what ends no lease.
+            pass  # A doubt, an offer, or what ends no lease.
 
 
 def _hear(state: State, event: ClusterEvent) -> None:
@@ -229,6 +246,14 @@ def _doom(node: Node, gpus: Iterable[GpuUuid]) -> Doom | None:
         return Doom("node_lost")
     faulty = next((gpu for gpu in gpus if gpu in node.faults), None)
     return None if faulty is None else Doom("gpu_fault", f"{faulty}: {node.faults[faulty]}")
+
+
+def _drain(state: State, seq: int, key: NodeKey, by_ms: int | None) -> None:
+    node = state.nodes.get(key, Node())
+    state.nodes[key] = replace(node, drain_by_ms=by_ms)
+    for lease in node.leases:
+        job = state.leases[lease]
+        _put(state, seq, job, drained(state.clusters[job], lease, by_ms))
 
 
 def _end(state: State, seq: int, job: JobId, verdict: Verdict) -> None:

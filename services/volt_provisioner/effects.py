@@ -15,7 +15,16 @@ from volt.contracts.nodes import (
     ReportStarted,
 )
 from volt.contracts.streams import DESIRED
-from volt.contracts.subjects import ALL_CLUSTERS, ALL_JOBS, ALL_NODES, LOG_LEDGER, LOG_MARKET, desired, log_cluster
+from volt.contracts.subjects import (
+    ALL_BIDS,
+    ALL_CLUSTERS,
+    ALL_JOBS,
+    ALL_NODES,
+    LOG_LEDGER,
+    LOG_MARKET,
+    desired,
+    log_cluster,
+)
 from volt.contracts.timing import Timing
 from volt.runtime.engine import Broken, Definition, Publication, guarded
 from volt_provisioner.domain import State, Watch, decide, desired_of, evolve
@@ -30,7 +39,7 @@ def definition(timing: Timing) -> Definition[State]:
     """The provisioner under these periods."""
     return Definition(
         name="provisioner",
-        reads=(ALL_JOBS, LOG_MARKET, ALL_CLUSTERS, ALL_NODES, LOG_LEDGER),
+        reads=(ALL_JOBS, ALL_BIDS, LOG_MARKET, ALL_CLUSTERS, ALL_NODES, LOG_LEDGER),
         initial=partial(State, timing),
         evolve=evolve,
         effects=effects,

@@ -1,6 +1,6 @@
 """The events that the provisioner appends about a cluster, each made from the state that calls for it, at `at_ms`."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TypedDict
 
 from msgspec import structs
@@ -24,10 +24,20 @@ from volt.contracts.clusters import (
     MemberJoined,
     MemberLost,
     MembersWanted,
+    RetryPlanned,
     Wanted,
 )
 from volt.contracts.ids import AccountId, JobId, LeaseId
 from volt.contracts.timing import Timing
+from volt_provisioner.causes import (
+    RETRY_MS_MAX,
+    RETRY_MS_MIN,
+    exit_code,
+    exit_sentence,
+    policy_of,
+    retry_cause,
+    stand_ins,
+)
 from volt_provisioner.crew import Forgone, Offered, Sought, Vacant
 from volt_provisioner.desired import manifest_of
 from volt_provisioner.states import (
@@ -40,6 +50,7 @@ from volt_provisioner.states import (
     Stopping,
     Verdict,
     members_of,
+    movers,
 )
 
 DETAIL_CHARS_MAX = 500
@@ -68,8 +79,21 @@ def forming_first(cluster: Granted, timing: Timing, at_ms: int) -> ClusterFormin
 def forming_again(cluster: Stopping, timing: Timing, at_ms: int) -> ClusterForming:
     return ClusterForming(
         **_next_head_of(cluster, at_ms),
-        members=(*cluster.crew.members.values(), *_grown_by(cluster)),
-        replaces=tuple(loss.member.lease for loss in cluster.crew.lost),
+        members=_next_members(cluster),
+        replaces=_replaced(cluster),
+        shrunk=tuple(loss.member.lease for loss in cluster.crew.lost if loss.member.lease not in _replaced(cluster)),
+        prepare_by_ms=at_ms + timing.prepare_ms_max,
+    )
+
+
+def forming_smaller(cluster: Forming, timing: Timing, at_ms: int) -> ClusterForming:
+    """In place of a generation that is open and has lost a member."""
+    head = head_of(cluster, at_ms)
+    head["generation"] += 1
+    return ClusterForming(
+        **head,
+        members=_closed_up(list(members_of(cluster).values())),
+        shrunk=tuple(seat.replaces for seat in cluster.seats.values() if isinstance(seat, Vacant)),
         prepare_by_ms=at_ms + timing.prepare_ms_max,
     )
 
@@ -99,7 +123,10 @@ def wanted(cluster: Forming, at_ms: int) -> MembersWanted:
 def growth_wanted(cluster: Running, ranks: Sequence[int], at_ms: int) -> MembersWanted:
     return MembersWanted(
         **head_of(cluster, at_ms),
-        wanted=tuple(Wanted(rank=rank, attempt=cluster.life.attempts + 1 + place) for place, rank in enumerate(ranks)),
+        wanted=tuple(
+            Wanted(rank=rank, attempt=attempt, relieves=_relieved(cluster, rank))
+            for attempt, rank in enumerate(ranks, cluster.life.attempts + 1)
+        ),
         excluded=cluster.life.failed_nodes,
         within=cluster.life.domain,
     )
@@ -130,7 +157,7 @@ def ready(cluster: Starting, at_ms: int) -> ClusterReady:
 def ended_unseen(cluster: Forming, lease: LeaseId, at_ms: int) -> MemberEnded:
     """A member prepares only once it has ended what it had, so one that is prepared has, though it did not say so."""
     head = head_of(cluster, at_ms)
-    head["generation"] -= 1
+    head["generation"] = cluster.ran
     return MemberEnded(**head, lease=lease, exits=())
 
 
@@ -175,9 +202,34 @@ def ended_to_grow(cluster: Running, at_ms: int) -> GenerationEnded:
     return GenerationEnded(**head_of(cluster, at_ms), cause="growth")
 
 
+def ended_to_drain(cluster: Running, at_ms: int) -> GenerationEnded:
+    """Those leave whose ranks others take, and those whose time is over."""
+    moving = movers(cluster)
+    taken = len(cluster.growth.prepared)
+    leavers = [
+        member for place, member in enumerate(moving) if place < taken or cluster.life.drains[member.lease] < at_ms
+    ]
+    return GenerationEnded(**head_of(cluster, at_ms), cause="drain", drains=tuple(member.lease for member in leavers))
+
+
 def ended_to_shrink(cluster: Running, at_ms: int) -> GenerationEnded:
     leavers = [member.lease for member in cluster.crew.members.values() if member.rank >= cluster.nodes_wanted]
     return GenerationEnded(**head_of(cluster, at_ms), cause="shrink", leaves=tuple(leavers))
+
+
+def retry_planned(cluster: Stopping, at_ms: int) -> RetryPlanned:
+    assert cluster.culprit is not None, "somebody has failed"
+    exits = cluster.crew.ended[cluster.culprit]
+    retries = cluster.life.retries
+    return RetryPlanned(
+        **head_of(cluster, at_ms),
+        lease=cluster.culprit,
+        cause=retry_cause(exits),
+        retry=retries + 1,
+        begins_ms=at_ms + min(RETRY_MS_MIN << retries, RETRY_MS_MAX),
+        exit_code=exit_code(exits),
+        detail=exit_sentence(cluster.crew.members[cluster.culprit], exits)[:DETAIL_CHARS_MAX],
+    )
 
 
 def released(cluster: Open, verdict: Verdict, at_ms: int) -> ClusterReleased:
@@ -189,15 +241,42 @@ def released(cluster: Open, verdict: Verdict, at_ms: int) -> ClusterReleased:
     )
 
 
+def _relieved(cluster: Running, rank: int) -> LeaseId | None:
+    """Whose rank the one above all others will take, if it is not to grow by."""
+    moving, place = movers(cluster), rank - len(cluster.crew.members)
+    return moving[place].lease if place < len(moving) else None
+
+
+def _replaced(cluster: Stopping) -> tuple[LeaseId, ...]:
+    """The lost leases whose ranks others take: all of them, unless the job goes on without them."""
+    return () if policy_of(cluster.life) == "shrink" else tuple(loss.member.lease for loss in cluster.crew.lost)
+
+
 def _next_head_of(cluster: Running | Stopping, at_ms: int) -> Head:
     head = head_of(cluster, at_ms)
     head["generation"] += 1
     return head
 
 
-def _grown_by(cluster: Stopping) -> Iterator[Member]:
-    """Who is prepared, as far as the cluster still wants to grow, at the ranks that follow its own without a gap."""
-    first_rank = len(cluster.crew.members) + len(cluster.crew.lost)
-    ready = [seat.member for seat in cluster.growth.prepared if seat.member.lease not in cluster.life.doomed]
-    for rank, member in enumerate(ready[: max(0, cluster.life.nodes - first_rank)], first_rank):
-        yield structs.replace(member, rank=rank)
+def _next_members(cluster: Stopping) -> tuple[Member, ...]:
+    """Who is in the next generation: the members, those who are prepared at the ranks of those who move, and what is
+    left of them at the ranks that follow, as far as the cluster still wants to grow."""
+    ready, replaced = stand_ins(cluster), _replaced(cluster)
+    moving = dict(zip((member.lease for member in movers(cluster)), ready, strict=False))
+    kept = [
+        structs.replace(moving.get(member.lease, member), rank=member.rank)
+        for member in cluster.crew.members.values()
+        if member.lease not in cluster.left_out
+    ]
+    if policy_of(cluster.life) == "shrink":
+        kept = [*_closed_up(kept)]
+    first_rank = len(kept) + len(replaced)
+    room = max(0, cluster.life.nodes - len(cluster.crew.lost) + len(replaced) - first_rank)
+    joining = ready[len(moving) :][:room]
+    return (*kept, *(structs.replace(member, rank=rank) for rank, member in enumerate(joining, first_rank)))
+
+
+def _closed_up(members: Sequence[Member]) -> tuple[Member, ...]:
+    """The same in their order, at ranks without a gap."""
+    in_order = sorted(members, key=lambda member: member.rank)
+    return tuple(structs.replace(member, rank=rank) for rank, member in enumerate(in_order))

@@ -3,6 +3,7 @@
     Running ──MembersWanted, MemberJoined, MemberPrepared, MemberDropped, GrowthGivenUp──▶ Running
     Running ──GenerationEnded{growth}──▶ Stopping ──ClusterForming──▶ Forming, with those who are prepared
     Running ──GenerationEnded{shrink}──▶ Stopping ──ClusterForming──▶ Forming, without the highest ranks
+    Running ──GenerationEnded{drain}───▶ Stopping ──ClusterForming──▶ Forming, others at the ranks of those who move
 
 Who is to join holds a lease and is told of the next generation; no generation has them until it forms. The running
 cluster never depends on them: one that is lost or cannot prepare is dropped, and its rank is wanted anew. After too
@@ -22,10 +23,9 @@ from volt.contracts.clusters import (
     MemberPrepared,
     MembersWanted,
 )
-from volt.contracts.ids import LeaseId
 from volt_provisioner.causes import BLAMELESS, member_sentence
 from volt_provisioner.crew import Forgone, NewSeat, Offered, Prepared, Preparing, Sought
-from volt_provisioner.states import Running, Stopping, can_prepare
+from volt_provisioner.states import Running, Stopping, can_prepare, movers
 
 C = TypeVar("C", Running, Stopping)
 
@@ -66,16 +66,17 @@ def prepared_or_dropped(cluster: C, event: ClusterEvent) -> C | None:
             return None
 
 
-def without_leavers(cluster: Running, event: GenerationEnded, stopping: Stopping) -> Stopping:
-    """The ended generation without those who leave; nothing is to be awaited of one whose node is lost."""
-    leavers = [cluster.crew.members[lease] for lease in event.leaves]
-    leaving = frozenset(event.leaves) - cluster.crew.ended.keys() - _beyond(cluster)
-    return replace(
-        stopping,
-        life=cluster.life.leaving(leavers, cluster.generation),
-        crew=cluster.crew.without_members(event.leaves),
-        leavers=leaving,
-    )
+def ended_on_purpose(cluster: Running, event: GenerationEnded, stopping: Stopping) -> Stopping:
+    """The ended generation, with those who are not to be in the next one. What shrinks is not lost."""
+    overdue = {lease for lease in event.drains if cluster.life.drains.get(lease, event.at_ms) < event.at_ms}
+    life, crew = stopping.life, stopping.crew
+    for lease in event.leaves:
+        doom = life.doomed.get(lease)
+        if doom is not None and doom.cause == "node_lost":
+            crew = crew.with_ended(lease, (), failed=False)
+    doomed = {lease: doom for lease, doom in life.doomed.items() if lease not in event.leaves}
+    leavers = frozenset({*event.leaves, *overdue})
+    return replace(stopping, life=replace(life, doomed=doomed), crew=crew, growth=cluster.growth, leavers=leavers)
 
 
 def grown_seats(cluster: Stopping, event: ClusterForming) -> dict[int, Prepared]:
@@ -89,10 +90,11 @@ def grown_seats(cluster: Stopping, event: ClusterForming) -> dict[int, Prepared]
 
 
 def without_the_rest(cluster: Stopping, event: ClusterForming) -> Stopping:
-    """Before the next generation forms, who does not join it leaves."""
+    """Before the next generation forms, who does not join it leaves: of those who were to, and of the members."""
     joining = {member.lease for member in event.members}
     rest = [member for lease, member in cluster.growth.members.items() if lease not in joining]
-    return replace(cluster, life=cluster.life.leaving(rest, event.generation))
+    leavers = [member for lease, member in cluster.crew.members.items() if lease not in joining]
+    return replace(cluster, life=cluster.life.leaving(rest, event.generation).leaving(leavers, cluster.generation))
 
 
 def _given_up(cluster: Running, event: GrowthGivenUp) -> Running | None:
@@ -108,7 +110,9 @@ def _given_up(cluster: Running, event: GrowthGivenUp) -> Running | None:
     growth = cluster.growth.without_ranks(event.ranks).with_seats(forgone)
     if event.cause == "failed":
         # The wish counted for as long as it could be tried; another one begins afresh.
-        life, growth = replace(life, nodes=len(cluster.crew.members)), replace(growth, failures={}, cause="")
+        given_up = bool(movers(cluster))
+        life = replace(life, nodes=len(cluster.crew.members), is_move_given_up=given_up)
+        growth = replace(growth, failures={}, cause="")
     return replace(cluster, life=life, growth=growth)
 
 
@@ -130,11 +134,6 @@ def _dropped(cluster: C, event: MemberDropped) -> C:
 def _may_want(cluster: Running, rank: int) -> bool:
     """Whether the rank is above the cluster's own and nobody is sought or prepares for it."""
     return rank >= len(cluster.crew.members) and isinstance(cluster.growth.seats.get(rank, Forgone(0)), Forgone)
-
-
-def _beyond(cluster: Running) -> frozenset[LeaseId]:
-    """Leases whose node is lost."""
-    return frozenset(lease for lease, doom in cluster.life.doomed.items() if doom.cause == "node_lost")
 
 
 def _is_of_next(cluster: Running | Stopping, event: ClusterEvent) -> bool:

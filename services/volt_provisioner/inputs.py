@@ -1,4 +1,4 @@
-"""What others than the provisioner do to a cluster: a grant, a lost node, a wish for another size, the end of the job.
+"""What others than the provisioner do to a cluster: a grant, a node lost or drained, another wish, the job's end.
 
 Each of these is written without knowing the cluster's state, so each is answered in every state.
 """
@@ -65,8 +65,14 @@ def doomed(cluster: Cluster, lease: LeaseId, doom: Doom) -> Cluster:
     """The cluster once the node of this lease is known to be lost, or a GPU of it to have failed; of no account if it
     does not rely on the lease."""
     match cluster:
-        case Forming() | Stopping() if lease in cluster.life.left:
+        case Forming() if lease in cluster.life.left:
             return gone(cluster, lease) if doom.cause == "node_lost" else cluster
+        case Stopping() if lease in cluster.lingering:
+            return gone(cluster, lease) if doom.cause == "node_lost" else cluster
+        case Stopping() if lease in cluster.left_out:
+            # It leaves anyway: this is no loss, and all that its end comes to. On a node that lives it ends by itself.
+            is_over = doom.cause == "node_lost" and lease not in cluster.crew.ended
+            return replace(cluster, crew=cluster.crew.with_ended(lease, (), failed=False)) if is_over else cluster
         case Granted() | Forming() | Starting() | Running() | Stopping():
             known = cluster.life.doomed.get(lease)
             if lease not in members_of(cluster) or (known is not None and doom.cause != "node_lost"):
@@ -83,8 +89,22 @@ def gone(cluster: C, lease: LeaseId) -> C:
         case Forming():
             return replace(cluster, unended=cluster.unended - {lease})
         case Stopping():
-            return replace(cluster, leavers=cluster.leavers - {lease}, crew=cluster.crew.with_gone(lease))
+            return replace(cluster, crew=cluster.crew.with_gone(lease))
         case _:
+            return cluster
+
+
+def drained(cluster: Cluster, lease: LeaseId, by_ms: int | None) -> Cluster:
+    """The cluster that has until then to leave the node of this lease; None: it may stay. Recovery comes first."""
+    match cluster:
+        case Granted() | Forming() | Starting() | Running() | Stopping():
+            if lease in cluster.life.left:
+                return cluster
+            drains = {other: other_ms for other, other_ms in cluster.life.drains.items() if other != lease}
+            if by_ms is not None:
+                drains[lease] = by_ms
+            return replace(cluster, life=replace(cluster.life, drains=drains, is_move_given_up=False))
+        case Absent() | Ending() | Released() | Cleared():
             return cluster
 
 

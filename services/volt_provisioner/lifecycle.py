@@ -25,13 +25,22 @@ from volt.contracts.clusters import (
     MemberPrepared,
     MemberStarted,
     MembersWanted,
+    RetryPlanned,
 )
 from volt.contracts.ids import LeaseId
 from volt.contracts.nodes import Thaw
-from volt.contracts.timing import Timing
-from volt_provisioner.causes import BLAMELESS, is_restart, loss_sentence, restart_cause, succeeded, verdict_of
+from volt.contracts.timing import FINAL_STORE_MS_MAX, Timing
+from volt_provisioner.causes import (
+    BLAMELESS,
+    can_retry,
+    is_restart,
+    loss_sentence,
+    restart_cause,
+    succeeded,
+    verdict_of,
+)
 from volt_provisioner.crew import Crew, Loss, Offered, Prepared, Preparing, Seat, Setback, Sought, Vacant
-from volt_provisioner.growth import grown, grown_seats, prepared_or_dropped, without_leavers, without_the_rest
+from volt_provisioner.growth import ended_on_purpose, grown, grown_seats, prepared_or_dropped, without_the_rest
 from volt_provisioner.inputs import gone
 from volt_provisioner.states import (
     Absent,
@@ -41,6 +50,7 @@ from volt_provisioner.states import (
     Forming,
     Granted,
     Left,
+    Life,
     Open,
     Released,
     Running,
@@ -111,8 +121,10 @@ def _granted(cluster: Granted, event: ClusterEvent) -> Forming | None:
 def _forming(cluster: Forming, event: ClusterEvent) -> Forming | Starting | None:
     seats = cluster.seats
     match event:
-        case MemberEnded(lease=lease, generation=generation) if generation == cluster.generation - 1:
+        case MemberEnded(lease=lease, generation=cluster.ran):
             return replace(cluster, unended=cluster.unended - {lease}) if lease in cluster.unended else None
+        case ClusterForming(shrunk=shrunk) if shrunk and event.generation == cluster.generation + 1:
+            return _formed_smaller(cluster, event)
         case _ if event.generation != cluster.generation:
             return None
         case MembersWanted(wanted=wanted) if all(isinstance(seats.get(one.rank), Vacant) for one in wanted):
@@ -148,8 +160,7 @@ def _starting(cluster: Starting, event: ClusterEvent, timing: Timing) -> Startin
 def _running(cluster: Running, event: ClusterEvent, timing: Timing) -> Running | Stopping | None:
     match event:
         case GenerationEnded(generation=cluster.generation, leaves=leaves) if cluster.crew.members.keys() >= {*leaves}:
-            ended = replace(_ended(cluster, event, timing), growth=cluster.growth)
-            return without_leavers(cluster, event, ended)
+            return ended_on_purpose(cluster, event, _ended(cluster, event, timing))
         case (
             LeaseResumed(generation=cluster.generation)
             | MemberEnded(generation=cluster.generation)
@@ -166,8 +177,11 @@ def _stopping(cluster: Stopping, event: ClusterEvent) -> Stopping | Forming | No
     match event:
         case ClusterForming() if event.generation == cluster.generation + 1:
             return _formed_again(cluster, event)
-        case MemberEnded(lease=lease, generation=cluster.generation) if lease in cluster.leavers | cluster.lingering:
+        case MemberEnded(lease=lease, generation=cluster.generation) if lease in cluster.lingering:
             return gone(cluster, lease)
+        case RetryPlanned(generation=cluster.generation, begins_ms=begins_ms) if can_retry(cluster):
+            life = replace(cluster.life, retries=cluster.life.retries + 1)
+            return replace(cluster, life=life, retry_at_ms=begins_ms)
         case (
             LeaseResumed(generation=cluster.generation)
             | MemberEnded(generation=cluster.generation)
@@ -210,27 +224,55 @@ def _crewed(cluster: C, event: ClusterEvent) -> C | None:
 
 
 def _ended(cluster: Starting | Running, event: GenerationEnded, timing: Timing) -> Stopping:
-    by_ms = event.at_ms + halt_ms_max(timing)
-    return Stopping(cluster.life, cluster.generation, cluster.crew, event.lease, by_ms)
+    """Ended on purpose, it has the time too that a last checkpoint takes."""
+    by_ms = event.at_ms + halt_ms_max(timing) + (FINAL_STORE_MS_MAX if event.cause != "trouble" else 0)
+    return Stopping(cluster.life, cluster.generation, cluster.crew, event.lease, by_ms, cause=event.cause)
 
 
 def _formed_again(cluster: Stopping, event: ClusterForming) -> Forming:
     """The next generation: the members that are left keep their ranks, the lost ones leave theirs vacant, and those who
-    were prepared for it follow. Who was not yet prepared leaves: recovery never waits for growth."""
+    were prepared for it follow. Who was not yet prepared leaves: recovery never waits for growth. No rank is vacant of
+    which the cluster goes on without."""
     life, crew = without_the_rest(cluster, event).life, cluster.crew
+    life = _resized(life, len(crew.members) + len(crew.lost), event)
     if is_restart(cluster):
         first_cause = life.first_cause or restart_cause(cluster) or ""
         life = replace(life, restarts=life.restarts + 1, first_cause=first_cause)
     seats: dict[int, Seat] = {member.rank: Preparing(member, event.prepare_by_ms) for member in event.members}
     seats |= grown_seats(cluster, event)
-    seats |= {loss.member.rank: Vacant(loss.member.lease) for loss in crew.lost}
+    vacated = [loss for loss in crew.lost if loss.member.lease in event.replaces]
+    seats |= {loss.member.rank: Vacant(loss.member.lease) for loss in vacated}
     return Forming(
         life,
         event.generation,
         dict(sorted(seats.items())),
-        unended=(frozenset(crew.members) - crew.ended.keys()) | cluster.leavers | cluster.lingering,
+        unended=(frozenset(crew.members) - crew.ended.keys()) | cluster.lingering,
+        ran=cluster.generation,
         unended_by_ms=cluster.halt_by_ms,
-        setbacks={loss.member.rank: Setback(event.at_ms, loss_sentence(loss)) for loss in crew.lost},
+        setbacks={loss.member.rank: Setback(event.at_ms, loss_sentence(loss)) for loss in vacated},
+    )
+
+
+def _resized(life: Life, ranks: int, event: ClusterForming) -> Life:
+    """What a cluster of so many ranks has lost for good is not wished for any more; by what it was to grow still is."""
+    if not event.shrunk:
+        return life
+    grown = max(0, life.nodes - ranks)
+    return replace(life, nodes=min(life.nodes, ranks - len(event.shrunk)) + grown)
+
+
+def _formed_smaller(cluster: Forming, event: ClusterForming) -> Forming | None:
+    """Another generation in place of an open one, without those that it has lost; all of them prepare afresh."""
+    if {member.lease for member in event.members} != members_of(cluster).keys():
+        return None
+    return Forming(
+        _resized(cluster.life, len(cluster.seats), event),
+        event.generation,
+        {member.rank: Preparing(member, event.prepare_by_ms) for member in event.members},
+        cluster.unended,
+        setbacks={},
+        ran=cluster.ran,
+        unended_by_ms=cluster.unended_by_ms,
     )
 
 

@@ -88,11 +88,11 @@ def _cleared(cluster: Open | Ending | Released, report: ReportCleared, at_ms: in
 
 
 def _leaver(cluster: Open, lease: LeaseId) -> Member | None:
-    """Who leaves because the cluster shrinks or a GPU has failed, and has not ended the generation that it was in."""
+    """Who has left or is lost on a node that lives, and has not ended the generation that it was in."""
     match cluster:
         case Forming() if lease in cluster.leavers:
             return cluster.life.left[lease].member
-        case Stopping() if lease in cluster.leavers | cluster.lingering:
+        case Stopping() if lease in cluster.lingering:
             return cluster.life.left[lease].member
         case _:
             return None
@@ -116,8 +116,9 @@ def _joining(cluster: Running | Stopping, report: Report, at_ms: int) -> Cluster
 def _formed(cluster: Forming, report: Report, at_ms: int) -> ClusterEvent | None:
     """Members prepare in this generation, and end the one before."""
     head, lease = head_of(cluster, at_ms), report.lease
-    if lease in cluster.unended and report.generation == cluster.generation - 1:
-        head["generation"] = report.generation
+    if lease in cluster.unended and cluster.ran <= report.generation < cluster.generation:
+        # One that had given up a generation between the two has surely ended this one.
+        head["generation"] = cluster.ran
         match report:
             case ReportEnded(exits=exits):
                 return MemberEnded(**head, lease=lease, exits=exits)
@@ -152,6 +153,8 @@ def _crewed(cluster: Closed, report: Report, at_ms: int) -> ClusterEvent | None:
             return MemberStarted(**head_of(cluster, at_ms), lease=lease)
         case ReportFrozen(freeze=freeze, beat=beat) if not isinstance(cluster, Stopping):
             return _resumed(cluster, report, freeze, beat, at_ms)
+        case ReportFailed() if isinstance(cluster, Stopping) and lease in cluster.left_out:
+            return MemberEnded(**head_of(cluster, at_ms), lease=lease, exits=())
         case ReportFailed(stage="start", message=message) if not isinstance(cluster, Running):
             return lost(cluster, lease, "start_failed", at_ms, message)
         case ReportEnded(exits=exits):

@@ -10,6 +10,7 @@ from typing import Literal
 from volt.contracts.clusters import (
     CHECKPOINTS_KEPT,
     Checkpoint,
+    EndCause,
     LossCause,
     Manifest,
     Member,
@@ -65,6 +66,8 @@ class Life:
     """When the cluster was first ready."""
     restarts: int = 0
     """Generations begun for another reason than a lost node, since the last checkpoint was committed."""
+    retries: int = 0
+    """How often it began again after its workload had failed."""
     first_cause: str = ""
     committed: tuple[Checkpoint, ...] = ()
     """The last checkpoints, oldest first. Their steps rise."""
@@ -76,6 +79,10 @@ class Life:
     """Leases whose node is known to be lost, or one of whose GPUs has failed, in the log's order; the record of it is
     yet to be appended."""
     left: Mapping[LeaseId, Left] = field(default_factory=dict)
+    drains: Mapping[LeaseId, int] = field(default_factory=dict)
+    """Leases whose node is drained, each with the instant by which it has to be off it."""
+    is_move_given_up: bool = False
+    """No node could take the place of those: they wait for their instant."""
 
     @property
     def step(self) -> int:
@@ -93,7 +100,9 @@ class Life:
             return self.leaving((member,), generation)
         may_return = cause == "node_lost" and member.node not in self.lost_nodes
         lost, failed = (self.lost_nodes, self.failed_nodes)
-        if may_return:
+        if cause == "drained":
+            pass  # Nothing is wrong with the node, and while it is drained nobody gets it.
+        elif may_return:
             lost = (*lost, member.node)[-FAILED_NODES_MAX:]
         elif member.node not in failed:
             failed = (*failed, member.node)[-FAILED_NODES_MAX:]
@@ -110,6 +119,7 @@ class Life:
             self,
             doomed={lease: doom for lease, doom in self.doomed.items() if lease not in left},
             left={**self.left, **left},
+            drains={lease: by_ms for lease, by_ms in self.drains.items() if lease not in left},
         )
 
 
@@ -144,6 +154,8 @@ class Forming:
     """Who has not ended the generation before: members, who do so before they are prepared, and so in time; and those
     who leave because the cluster shrinks or a GPU of theirs has failed."""
     setbacks: Mapping[int, Setback]
+    ran: int = 0
+    """The generation that those are in: the last that was started."""
     unended_by_ms: int = 0
     """For how long to wait for those who leave."""
 
@@ -179,11 +191,21 @@ class Running:
         """How large the cluster should be. One of which some member has finished is left as it is."""
         return len(self.crew.members) if self.crew.ended else self.life.nodes
 
+    @property
+    def seats_wanted(self) -> int:
+        """Up to which rank there should be members or others who prepare: those who stand in for the members whose
+        nodes are drained, first; and only then those by which it grows."""
+        members, nodes = len(self.crew.members), self.nodes_wanted
+        if nodes < members or self.crew.ended or self.life.is_move_given_up or not self.life.drains:
+            return nodes
+        stand_ins = len(movers(self))
+        return members + stand_ins if stand_ins else nodes
+
 
 @dataclass(frozen=True)
 class Stopping:
     """The generation has ended. By its first loss or failing exit: why is decided when nobody of it runs any more.
-    On purpose, to grow or to shrink: nothing has to be decided."""
+    On purpose: when all have ended, and so have stored their last checkpoint."""
 
     life: Life
     generation: int
@@ -192,8 +214,17 @@ class Stopping:
     """None: it was ended on purpose."""
     halt_by_ms: int
     growth: Growth = field(default_factory=Growth)
+    cause: EndCause = "trouble"
+    retry_at_ms: int | None = None
+    """When the workload, which has failed, begins again; None: nothing is planned."""
     leavers: frozenset[LeaseId] = frozenset()
-    """Who leaves because the cluster shrinks and has not ended this generation."""
+    """Who cannot be in the next generation: the highest ranks, because it shrinks; or whose time on a node that is
+    drained is over."""
+
+    @property
+    def left_out(self) -> frozenset[LeaseId]:
+        """The members that leave because the cluster shrinks."""
+        return self.leavers if self.cause == "shrink" else frozenset()
 
     @property
     def lingering(self) -> frozenset[LeaseId]:
@@ -259,6 +290,12 @@ def generation_of(cluster: Open, lease: LeaseId) -> int:
     """The generation that a member is told of: by whom the cluster grows, of the next one."""
     is_new = isinstance(cluster, Running | Stopping) and lease in cluster.growth.members
     return cluster.generation + is_new
+
+
+def movers(cluster: Running | Stopping) -> list[Member]:
+    """The members whose nodes are drained, the most urgent first."""
+    drained = [member for lease, member in cluster.crew.members.items() if lease in cluster.life.drains]
+    return sorted(drained, key=lambda member: (cluster.life.drains[member.lease], member.rank))
 
 
 def can_prepare(seats: Mapping[int, Seat] | Mapping[int, NewSeat], report: ReportPrepared | MemberPrepared) -> bool:

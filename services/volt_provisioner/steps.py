@@ -9,7 +9,7 @@ from volt.contracts.ids import LeaseId
 from volt.contracts.timing import Timing
 from volt.contracts.units import MS_PER_SECOND
 from volt_provisioner import events
-from volt_provisioner.causes import has_failed, is_decided, no_replacement
+from volt_provisioner.causes import can_retry, has_failed, is_decided, no_replacement, policy_of, undrained
 from volt_provisioner.crew import Crew, Forgone, Offered, Prepared, Preparing, Sought, Vacant
 from volt_provisioner.lifecycle import halt_ms_max
 from volt_provisioner.states import (
@@ -26,6 +26,7 @@ from volt_provisioner.states import (
     Stopping,
     Verdict,
     are_prepared,
+    movers,
 )
 
 AT_ONCE_MS = 0
@@ -80,7 +81,15 @@ def _at_once(cluster: Open, timing: Timing) -> Make | None:
         case Stopping(life=life):
             if life.doomed:
                 return partial(events.doomed_lost, cluster)
-            return partial(events.forming_again, cluster, timing) if is_decided(cluster) else None
+            if not is_decided(cluster):
+                return None
+            if stranded := undrained(cluster):
+                return partial(events.lost, cluster, stranded[0], "drained")
+            if can_retry(cluster):
+                return partial(events.retry_planned, cluster)
+            if cluster.retry_at_ms is not None and not cluster.crew.lost:
+                return None
+            return partial(events.forming_again, cluster, timing)
 
 
 def _commit(cluster: Open) -> Make | None:
@@ -99,7 +108,8 @@ def _forming_at_once(cluster: Forming, timing: Timing) -> Make | None:
     if cluster.life.doomed:
         return partial(events.doomed_lost, cluster)
     if any(isinstance(seat, Vacant) for seat in seats):
-        return partial(events.wanted, cluster)
+        is_smaller = policy_of(cluster.life) == "shrink"
+        return partial(events.forming_smaller, cluster, timing) if is_smaller else partial(events.wanted, cluster)
     prepared = [seat.member.lease for seat in seats if isinstance(seat, Prepared)]
     gone = next((lease for lease in prepared if lease in cluster.unended), None)
     if gone is not None:
@@ -120,7 +130,7 @@ def _crew_at_once(cluster: Starting | Running) -> Make | None:
 
 def _growth_at_once(cluster: Running, timing: Timing) -> Make | None:
     """What brings a cluster nearer to its size. What is not wanted is given up before anything else."""
-    seats, members, nodes = cluster.growth.seats, len(cluster.crew.members), cluster.nodes_wanted
+    seats, members, nodes = cluster.growth.seats, len(cluster.crew.members), cluster.seats_wanted
     live = [rank for rank, seat in seats.items() if not isinstance(seat, Forgone)]
     if unwanted := [rank for rank in live if rank >= nodes]:
         return partial(events.growth_given_up, cluster, unwanted, "unwanted")
@@ -134,7 +144,12 @@ def _growth_at_once(cluster: Running, timing: Timing) -> Make | None:
     if nodes < members:
         return partial(events.ended_to_shrink, cluster)
     is_grown = nodes > members and len(cluster.growth.prepared) == nodes - members
-    return partial(events.ended_to_grow, cluster) if is_grown else None
+    return _ended_with_others(cluster) if is_grown else None
+
+
+def _ended_with_others(cluster: Running) -> Make:
+    """Ends the generation because others are prepared for the next one."""
+    return partial(events.ended_to_drain if movers(cluster) else events.ended_to_grow, cluster)
 
 
 def _deadlines(cluster: Open, timing: Timing) -> Iterator[Step]:
@@ -157,9 +172,14 @@ def _deadlines(cluster: Open, timing: Timing) -> Iterator[Step]:
         case Starting(crew=crew, start_by_ms=by_ms):
             for lease in _missing(crew, crew.started):
                 yield Step(by_ms, partial(events.lost, cluster, lease, "start_overdue"), timing.start_ms_max)
+        case Stopping(retry_at_ms=int(retry_at_ms)):
+            yield Step(retry_at_ms, partial(events.forming_again, cluster, timing))
         case Stopping(crew=crew, halt_by_ms=by_ms):
-            for lease in _missing(crew):
-                yield Step(by_ms, partial(events.lost, cluster, lease, "halt_overdue"), halt_ms_max(timing))
+            halting = [lease for lease in _missing(crew) if lease not in cluster.left_out]
+            makes: list[Make] = [partial(events.lost, cluster, lease, "halt_overdue") for lease in halting]
+            # Who leaves anyway is not waited for any longer, and is no loss.
+            makes.append(partial(events.forming_again, cluster, timing))
+            yield from (Step(by_ms, make, halt_ms_max(timing)) for make in makes)
 
 
 def _growth_deadlines(cluster: Running, timing: Timing) -> Iterator[Step]:
@@ -172,7 +192,9 @@ def _growth_deadlines(cluster: Running, timing: Timing) -> Iterator[Step]:
         yield Step(seat.prepare_by_ms, late, timing.prepare_ms_max)
     if growth.prepared_ms is not None and not preparing:
         due_ms = growth.prepared_ms + timing.replace_ms_max
-        yield Step(due_ms, partial(events.ended_to_grow, cluster), timing.replace_ms_max)
+        yield Step(due_ms, _ended_with_others(cluster), timing.replace_ms_max)
+    if cluster.life.drains and (moving := movers(cluster)):
+        yield Step(cluster.life.drains[moving[0].lease], partial(events.ended_to_drain, cluster))
 
 
 def _duration(cluster: Open) -> Iterator[Step]:

@@ -34,11 +34,28 @@ time.sleep(600)
 """
 
 
-class House:
-    """A control plane, three nodes on one fabric, and a buyer."""
+LAST_WORDS = """
+import os, pathlib, signal, time
+root, generation = pathlib.Path(os.environ["VOLT_CHECKPOINT_DIR"]), int(os.environ["VOLT_GENERATION"])
+print("found", *sorted(path.name for path in root.iterdir()), flush=True)
+def save(step):
+    draft = root / f"{step}.tmp"
+    draft.mkdir()
+    draft.rename(root / str(step))
+def end(*_):
+    save(100 * generation)
+    os._exit(0)
+signal.signal(signal.SIGTERM, end)
+save(generation)
+time.sleep(600)
+"""
 
-    def __init__(self, control_plane: ControlPlane, nodes: list[Node], buyer: AsyncClient) -> None:
-        self.control_plane, self.nodes, self.buyer = control_plane, nodes, buyer
+
+class House:
+    """A control plane, three nodes on one fabric, their seller, and a buyer."""
+
+    def __init__(self, control_plane: ControlPlane, nodes: list[Node], buyer: AsyncClient, seller: AsyncClient) -> None:
+        self.control_plane, self.nodes, self.buyer, self.seller = control_plane, nodes, buyer, seller
 
     async def committed(self, job: str, step: int) -> CheckpointList:
         """The job's checkpoints, once this step is among them."""
@@ -59,17 +76,19 @@ class House:
 @pytest.fixture
 async def house(tmp_path: Path) -> AsyncIterator[House]:
     async with ControlPlane(tmp_path / "control", "embedded") as control_plane:
-        key, buyer, seller = new_api_key(), f"buyer-{secrets.token_hex(3)}", f"seller-{secrets.token_hex(3)}"
+        key, seller_key = new_api_key(), new_api_key()
+        buyer, seller = f"buyer-{secrets.token_hex(3)}", f"seller-{secrets.token_hex(3)}"
         bus = await NatsBus.connect(control_plane.nats_url, "test")
-        await asyncio.gather(open_account(bus, buyer, key), open_account(bus, seller, new_api_key()))
+        await asyncio.gather(open_account(bus, buyer, key), open_account(bus, seller, seller_key))
         sites = [site for site in SITES if site.fabric == "A"]
         accounts = dict.fromkeys(("north", "south"), seller)
         nodes = await start_nodes(
             tmp_path / "nodes", control_plane.nats_url, accounts, sites, checkpoints_url=control_plane.checkpoints_url
         )
         try:
-            async with AsyncClient(control_plane.gateway_url, key) as client:
-                yield House(control_plane, nodes, client)
+            url = control_plane.gateway_url
+            async with AsyncClient(url, key) as client, AsyncClient(url, seller_key) as provider:
+                yield House(control_plane, nodes, client, provider)
         finally:
             await asyncio.gather(*(node.child.stop() for node in nodes))
             await bus.close()
@@ -102,6 +121,44 @@ async def test_a_job_goes_on_from_its_last_checkpoint_when_it_grows_and_when_a_n
     ]
     await house.buyer.jobs.release(job)
     await _objects_are_beside_the_log(house.control_plane)
+
+
+@pytest.mark.timeout(3 * SECONDS_MAX)
+async def test_what_a_job_stores_in_its_grace_is_where_it_goes_on_when_it_is_drained_and_when_it_shrinks(
+    house: House,
+) -> None:
+    asked = await house.buyer.jobs.create(
+        gpu="h100-80gb", count=16, nodes=2, processes_per_node=1, command=[sys.executable, "-c", LAST_WORDS]
+    )
+    job = asked.id
+    await house.committed(job, 1)
+    drained = (await house.buyer.jobs.get(job)).members[1].node
+    await house.seller.nodes.drain(drained, reason="new disks", deadline="10m")
+    listed = await house.committed(job, 100)
+    assert next(one for one in listed.checkpoints if one.step == 100).generation == 1
+    assert await _found_in(house, job, 2) == dict.fromkeys((0, 1), "found 100")
+    assert drained not in [member.node for member in (await house.buyer.jobs.get(job)).members]
+    node = next(one for one in (await house.seller.nodes.list()).nodes if one.node == drained)
+    assert (node.leases, node.drain_reason) == ((), "new disks")
+
+    await house.buyer.jobs.scale(job, 8)
+    await house.committed(job, 200)
+    assert await _found_in(house, job, 3) == {0: "found 200"}
+    told = [one.event async for one in house.buyer.jobs.events(job, follow=False)]
+    assert not {"MemberLost", "ClusterReleased"} & {*told}
+    await house.buyer.jobs.release(job)
+
+
+async def _found_in(house: House, job: str, generation: int) -> dict[int, str]:
+    """What all processes of a generation found, once it is ready and they have said so."""
+    deadline = time.monotonic() + SECONDS_MAX
+    while True:
+        known, found = await house.buyer.jobs.get(job), await house.found(job, generation)
+        started = [member for member in known.members if member.state == "started"]
+        if known.generation == generation and known.state == "ready" and len(found) == len(started):
+            return found
+        assert time.monotonic() < deadline, known
+        await asyncio.sleep(POLL_SECONDS)
 
 
 async def _objects_are_beside_the_log(control_plane: ControlPlane) -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from volt.contracts.clusters import ClusterForming, MembersWanted
-from volt.contracts.ids import AccountId, NodeId
+from volt.contracts.ids import AccountId, LeaseId, NodeId
 from volt.contracts.jobs import JobAdmitted, JobSpec
 from volt.contracts.ledger import JobFunded, MembersFunded
 from volt.contracts.market import Gang
@@ -19,6 +19,8 @@ class Vacancy:
 
     attempt: Attempt
     excluded: frozenset[NodeId]
+    is_relief: bool
+    """Whether it is to take the rank of a member whose node is drained."""
     cap_microusd_per_gpu_hour: int | None = None
 
 
@@ -46,6 +48,8 @@ class Demand:
     """Granted so far; what was void is counted too, as its numbers stay used."""
     vacancies: dict[int, Vacancy] = field(default_factory=dict)
     """By rank; the last that was wanted there."""
+    homes: dict[LeaseId, str] = field(default_factory=dict)
+    """Where it will be when it has left a drained node, its only one, for this lease."""
     filled: set[int] = field(default_factory=set)
     """Attempts that were granted, and not in vain."""
 
@@ -68,11 +72,19 @@ class Demand:
                 kept = {rank: one for rank, one in self.vacancies.items() if one.attempt[0] >= generation}
                 self.vacancies = kept
                 self.size = len(members) + len(replaces) or self.size
+                if len(members) == 1 and self.first is not None and members[0].lease in self.homes:
+                    self.first = self.first._replace(home=self.homes[members[0].lease])
+                self.homes = {}
 
     def wants(self, gang: Gang) -> Vacancy | None:
         """The vacancy that the gang answers."""
         found = self.vacancies.get(gang.grants[0].rank)
         return found if found is not None and found.attempt == (gang.generation, gang.attempt) else None
+
+    def relieves(self, gang: Gang) -> bool:
+        """Whether the gang is to take the place of the one node that the cluster has."""
+        vacancy = self.wants(gang) if gang.attempt else None
+        return self.size <= 1 and len(gang.grants) == 1 and vacancy is not None and vacancy.is_relief
 
     def is_void(self, gang: Gang) -> bool:
         """Whether the gang came behind the end of what it is for."""
@@ -86,9 +98,9 @@ class Demand:
             if self.first is None or one.attempt in self.filled:
                 continue
             if known is None or known.attempt[1] < one.attempt:
-                self.vacancies[one.rank] = Vacancy(attempt, excluded)
+                self.vacancies[one.rank] = Vacancy(attempt, excluded, one.relieves is not None)
             elif known.attempt[1] == one.attempt:
-                same = known if known.attempt == attempt else Vacancy(attempt, excluded)
+                same = known if known.attempt == attempt else Vacancy(attempt, excluded, one.relieves is not None)
                 self.vacancies[one.rank] = replace(same, excluded=excluded)
 
     def _fund_members(self, event: MembersFunded) -> None:

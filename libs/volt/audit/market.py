@@ -26,7 +26,7 @@ from volt.audit.rules import (
     sold_of,
 )
 from volt.audit.supply import Supply
-from volt.contracts.bids import BidAccepted, BidWithdrawn
+from volt.contracts.bids import BidAccepted, BidWithdrawn, NodeDrainAccepted, NodeResumeAccepted
 from volt.contracts.clusters import ClusterForming, ClusterReleased, LeaseCleared, MembersWanted
 from volt.contracts.ids import GpuUuid, JobId, LeaseId, NodeId, lease_id
 from volt.contracts.jobs import JobAdmitted, JobReleaseAccepted, Shape
@@ -37,7 +37,7 @@ from volt.contracts.nodes import NodeEvent
 
 JobEnd = JobReleaseAccepted | ClusterReleased | FundsExhausted | JobUnfunded | JobClosed
 Input = (
-    (BidAccepted | BidWithdrawn | NodeEvent | JobAdmitted | JobFunded)
+    (BidAccepted | BidWithdrawn | NodeDrainAccepted | NodeResumeAccepted | NodeEvent | JobAdmitted | JobFunded)
     | (MembersWanted | MembersFunded | ClusterForming | LeaseCleared)
     | JobEnd
 )
@@ -164,7 +164,9 @@ class _Auditor:
         if demand.is_void(gang) or (gang.attempt == 0 and demand.first is not None):
             self._void += 1
             return
-        if is_alone(demand, gang) or demand.first is None:
+        if demand.relieves(gang):
+            demand.homes[gang.grants[0].lease] = first.home
+        elif is_alone(demand, gang) or demand.first is None:
             demand.first = first
         if gang.attempt == 0:
             demand.size = len(gang.grants)
@@ -197,6 +199,8 @@ class _Auditor:
         match event:
             case BidAccepted() | BidWithdrawn():
                 self._supply.bid(event)
+            case NodeDrainAccepted() | NodeResumeAccepted():
+                self._supply.drain(event)
             case NodeEvent():
                 self._supply.see(event)
             case LeaseCleared(lease=lease):

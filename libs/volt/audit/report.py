@@ -48,6 +48,7 @@ MarketCode = Literal[
     "node_not_offered",
     "node_incomplete",
     "gpu_quarantined",
+    "node_drained",
     "node_excluded",
     "gpu_not_offered",
     "gpu_of_another_node",

@@ -49,6 +49,8 @@ def breaches_of_node(supply: Supply, spec: JobSpec, grant: Grant, at_ms: int) ->
     elif reliability < spec.min_reliability_permille:
         least = spec.min_reliability_permille
         yield "reliability_low", lease, f"{grant.node} is reliable to {reliability} per mille, {least} were asked for"
+    if (bid.account, grant.node) in supply.drained:
+        yield "node_drained", lease, f"{grant.node} was drained, and sells nothing"
     if missing := supply.missing(grant.node):
         yield "node_incomplete", lease, f"{grant.node} no longer offers {min(missing)}, which is leased"
     off = supply.quarantined.get((bid.account, grant.node), {})
@@ -97,7 +99,7 @@ def first_of(demand: Demand, gang: Gang, sold: Sequence[Sold]) -> First:
 
 def is_alone(demand: Demand, gang: Gang) -> bool:
     """Whether the gang's one node is the whole cluster, which is together wherever it is."""
-    return demand.size <= 1 and len(gang.grants) == 1 and gang.grants[0].rank == 0
+    return demand.size <= 1 and len(gang.grants) == 1 and (gang.grants[0].rank == 0 or demand.relieves(gang))
 
 
 def _of_gpus(supply: Supply, bid: BidAccepted, grant: Grant) -> Iterator[Breach]:

@@ -4,7 +4,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from volt.contracts.bids import BidAccepted, BidWithdrawn, Gpu, Place
+from volt.contracts.bids import BidAccepted, BidWithdrawn, Gpu, NodeDrainAccepted, NodeResumeAccepted, Place
 from volt.contracts.ids import AccountId, GpuUuid, JobId, LeaseId, NodeId
 from volt.contracts.jobs import Level
 from volt.contracts.market import Grant
@@ -42,6 +42,8 @@ class Supply:
     """Of the nodes that are alive. Anybody can beat in the name of a node, under an account of their own."""
     quarantined: dict[tuple[AccountId, NodeId], dict[GpuUuid, bool]] = field(default_factory=dict)
     """GPUs that may not be sold, and whether nothing else of their node may."""
+    drained: set[tuple[AccountId, NodeId]] = field(default_factory=set)
+    """Those that are emptied, whatever they offer."""
     leases: dict[LeaseId, Held] = field(default_factory=dict)
     """Those that are not cleared."""
     _offered: dict[GpuUuid, dict[NodeId, None]] = field(default_factory=dict)
@@ -77,6 +79,13 @@ class Supply:
             case QuarantineEnded(gpus=gpus):
                 for gpu in gpus:
                     off.pop(gpu, None)
+
+    def drain(self, event: NodeDrainAccepted | NodeResumeAccepted) -> None:
+        """The node sells nothing from now on, or does again."""
+        if isinstance(event, NodeDrainAccepted):
+            self.drained.add((event.account, event.node))
+        else:
+            self.drained.discard((event.account, event.node))
 
     def lease(self, job: JobId, grant: Grant) -> None:
         """The grant's GPUs are the job's."""

@@ -9,13 +9,14 @@ import msgspec
 from volt.contracts.bids import Tier
 from volt.contracts.errors import Reason, Refused
 from volt.contracts.gpus import Interface, parse_ask
-from volt.contracts.jobs import PREFERENCE_PERCENT, Level, WorkloadKind
+from volt.contracts.jobs import PREFERENCE_PERCENT, Level, OnLoss, WorkloadKind
 from volt.contracts.units import parse_permille
 from volt.sdk.calls import JobTerms
 
 KINDS: tuple[WorkloadKind, ...] = ("ddp", "fsdp", "ray", "service", "sweep", "batch", "inference")
 LEVELS: tuple[Level, ...] = ("nvlink", "fabric", "site", "region", "any")
 INTERFACES: tuple[Interface, ...] = ("sxm", "pcie", "oam", "superchip")
+POLICIES: tuple[OnLoss, ...] = ("replace", "shrink", "stop")
 TIERS: tuple[Tier, ...] = ("community", "datacenter")
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -47,6 +48,9 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     max_price: str | None
     max_duration: str | None
     max_wait: str | None
+    on_loss: OnLoss
+    min_nodes: int
+    retries: int
 
 
 OPTIONS = (
@@ -87,6 +91,15 @@ OPTIONS = (
     click.option("--max-price", help="The most to pay in dollars per GPU-hour, like 2.50."),
     click.option("--max-duration", help="End the job after this long, like 24h."),
     click.option("--max-wait", help="How long to wait for a cluster, like 10m; 0s is for an answer now."),
+    click.option(
+        "--on-loss",
+        type=click.Choice(POLICIES),
+        default="replace",
+        show_default=True,
+        help="When a node is lost: another takes its place; the others go on without it; or the job ends.",
+    ),
+    click.option("--min-nodes", type=int, default=1, help="With --on-loss shrink: with fewer nodes left it ends."),
+    click.option("--retries", type=int, default=0, show_default=True, help="How often to begin again when it fails."),
 )
 
 
@@ -129,6 +142,9 @@ def terms_of(options: dict[str, object], command: Sequence[str]) -> JobTerms:
         max_price_usd_per_gpu_hour=asked.max_price,
         max_duration=asked.max_duration,
         max_wait=asked.max_wait,
+        on_loss=asked.on_loss,
+        min_nodes=asked.min_nodes,
+        retries=asked.retries,
     )
 
 

@@ -3,6 +3,7 @@
 import shlex
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import click
@@ -195,6 +196,9 @@ def _shape(job: Job) -> str:
 def _note(job: Job) -> str:
     if job.waiting is not None and job.state not in ENDED:
         return job.waiting.message
+    if job.retry_at_ms is not None and job.state not in ENDED:
+        instant = datetime.fromtimestamp(job.retry_at_ms / 1000).astimezone()
+        return f"begins again at {instant.isoformat(timespec='seconds')}, costs nothing until then: {job.first_cause}"
     return ending(job) if job.state in ENDED else ""
 
 

@@ -32,6 +32,7 @@ _COMMANDS = {
     "market": "volt.cli.market:market",
     "bid": "volt.cli.bids:bid",
     "provider": "volt.cli.providers:provider",
+    "node": "volt.cli.nodes:node",
     "balance": "volt.cli.money:balance",
     "ledger": "volt.cli.audit:ledger",
     "dlq": "volt.cli.dlq:dlq",

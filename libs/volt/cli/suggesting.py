@@ -37,6 +37,9 @@ def terms_of_shape(shape: JobShape) -> JobTerms:
         max_price_usd_per_gpu_hour=shape.max_price_usd_per_gpu_hour,
         max_duration=None if shape.max_duration_seconds is None else f"{shape.max_duration_seconds}s",
         max_wait=None if shape.max_wait_seconds is None else f"{shape.max_wait_seconds}s",
+        on_loss=shape.on_loss,
+        min_nodes=shape.min_nodes,
+        retries=shape.retries,
     )
 
 
@@ -55,6 +58,10 @@ def release_command(job: str, data: Path | None) -> str:
 
 def _data(data: Path | None) -> list[str]:
     return [] if data is None else ["--data", str(data)]
+
+
+def _unless(value: object, understood: object) -> object:
+    return None if value == understood else value
 
 
 def _options(terms: JobTerms) -> Iterator[str]:
@@ -82,6 +89,9 @@ def _options(terms: JobTerms) -> Iterator[str]:
         ("max-price", terms.get("max_price_usd_per_gpu_hour")),
         ("max-duration", terms.get("max_duration")),
         ("max-wait", terms.get("max_wait")),
+        ("on-loss", _unless(terms.get("on_loss"), "replace")),
+        ("min-nodes", _unless(terms.get("min_nodes"), 1)),
+        ("retries", terms.get("retries")),
     )
     for name, value in said:
         if value:

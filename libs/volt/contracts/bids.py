@@ -10,6 +10,10 @@ from volt.contracts.subjects import log_bid
 GPUS_PER_BID_MAX = 16
 PLACE_CHARS_MAX = 64
 BANDWIDTH_GBPS_MAX = 100_000
+DRAIN_REASON_CHARS_MAX = 200
+DRAIN_SECONDS_MAX = 7 * 24 * 3600
+DRAIN_SECONDS_DEFAULT = 30 * 60
+"""By when a node is empty, unless its provider says otherwise."""
 
 Tier = Literal["community", "datacenter"]
 """What kind of house a node stands in, as its provider declares it; `datacenter` is the better one."""
@@ -106,6 +110,24 @@ class WithdrawBid(Command, frozen=True, kw_only=True):
     request_id: RequestId
 
 
+class DrainNode(Command, frozen=True, kw_only=True):
+    """Empties a node: it gets no new leases, and those that it has move to others, or end at the deadline."""
+
+    account: AccountId
+    node: NodeId
+    request_id: RequestId
+    reason: str = ""
+    deadline_seconds: int = DRAIN_SECONDS_DEFAULT
+
+
+class ResumeNode(Command, frozen=True, kw_only=True):
+    """Ends the draining of a node: it is leased again, and what has not moved stays."""
+
+    account: AccountId
+    node: NodeId
+    request_id: RequestId
+
+
 class BidEvent(Answer, frozen=True, kw_only=True):
     """An event of `log.bid.<account>.<node>`, written by bid-intake."""
 
@@ -146,3 +168,15 @@ class BidRejected(BidEvent, frozen=True, kw_only=True):
 
 class BidWithdrawn(BidEvent, frozen=True, kw_only=True):
     """The node offers nothing from now on."""
+
+
+class NodeDrainAccepted(BidEvent, frozen=True, kw_only=True):
+    """The node is to be empty by `deadline_ms`; the last one counts. What it offers stands, and is not sold."""
+
+    request_digest: str
+    reason: str
+    deadline_ms: int
+
+
+class NodeResumeAccepted(BidEvent, frozen=True, kw_only=True):
+    """The node is not drained any more."""

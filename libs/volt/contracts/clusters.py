@@ -9,12 +9,21 @@ from volt.contracts.messages import Event, Value
 from volt.contracts.subjects import log_cluster
 
 LossCause = Literal[
-    "node_lost", "gpu_fault", "prepare_failed", "prepare_overdue", "start_failed", "start_overdue", "halt_overdue"
+    "node_lost",
+    "gpu_fault",
+    "prepare_failed",
+    "prepare_overdue",
+    "start_failed",
+    "start_overdue",
+    "halt_overdue",
+    "drained",
 ]
+"""`drained`: its node is emptied, the time for that is over, and no other had taken its rank."""
 DropCause = Literal["node_lost", "gpu_fault", "prepare_failed", "prepare_overdue"]
 GiveUpCause = Literal["unwanted", "failed"]
 """The buyer wants fewer nodes, or some member has finished; or no node could prepare."""
-EndCause = Literal["trouble", "growth", "shrink"]
+EndCause = Literal["trouble", "growth", "shrink", "drain"]
+RetryCause = Literal["workload_failed", "out_of_memory"]
 ReleaseReason = Literal[
     "completed",
     "released",
@@ -22,6 +31,7 @@ ReleaseReason = Literal[
     "workload_failed",
     "restarts_exhausted",
     "no_replacement",
+    "member_lost",
     "duration_reached",
 ]
 
@@ -77,12 +87,15 @@ class Manifest(Value, frozen=True, kw_only=True):
 class Wanted(Value, frozen=True, kw_only=True):
     """A vacant rank. `attempt` counts over the job's life, so that each is granted once.
 
-    A lost lease is answered once: one `Wanted` names it in `replaces`, or its cluster is released. None is for growth.
+    A lost lease is answered once: one `Wanted` names it in `replaces`, or one `ClusterForming` in `shrunk`, or its
+    cluster is released. None is for growth, and for who takes the rank of a member whose node is drained.
     """
 
     rank: int
     attempt: int
     replaces: LeaseId | None = None
+    relieves: LeaseId | None = None
+    """The member whose rank it is to take, because the node of that is drained. The rank here is above the others."""
 
 
 class Exit(Value, frozen=True, kw_only=True):
@@ -130,10 +143,14 @@ class ClusterForming(ClusterEvent, frozen=True, kw_only=True):
     Either way each lost lease is in one `Wanted`, and so belongs to one generation. Members prepare until
     `prepare_by_ms`; one that is kept ends the generation before, first. Members that the cluster grew by are prepared
     already, and may have moved to a lower rank. A lease of the job that is not among `members` has left it.
+
+    `shrunk` names lost leases that nothing replaces, since the job goes on without them. Those that are left close up:
+    their ranks are in the order that they were in, without a gap.
     """
 
     members: tuple[Member, ...]
     replaces: tuple[LeaseId, ...] = ()
+    shrunk: tuple[LeaseId, ...] = ()
     prepare_by_ms: int
 
 
@@ -248,7 +265,8 @@ class GrowthGivenUp(ClusterEvent, frozen=True, kw_only=True):
 class GenerationEnded(ClusterEvent, frozen=True, kw_only=True):
     """The generation stops at once; nothing after `at_ms` is billed for it.
 
-    Either trouble ends it, its first loss or failing exit; or it is ended on purpose, to grow or to shrink.
+    Either trouble ends it, its first loss or failing exit; or it is ended on purpose: to grow, to shrink, or because
+    nodes of it are drained. Ended on purpose, its members have time to store a last checkpoint.
     """
 
     cause: EndCause = "trouble"
@@ -256,6 +274,22 @@ class GenerationEnded(ClusterEvent, frozen=True, kw_only=True):
     """The member whose trouble came first; None if it is ended on purpose."""
     leaves: tuple[LeaseId, ...] = ()
     """The highest ranks, whose leases end here because the cluster shrinks."""
+    drains: tuple[LeaseId, ...] = ()
+    """Members whose nodes are drained. Each leaves when the next generation forms, if another takes its rank there;
+    or else it is lost, by its own `MemberLost`."""
+
+
+class RetryPlanned(ClusterEvent, frozen=True, kw_only=True):
+    """The workload has failed, and begins again with the same members at `begins_ms`. Until then nothing is billed."""
+
+    lease: LeaseId
+    """The member that failed first."""
+    cause: RetryCause
+    retry: int
+    """Which one it is, from 1."""
+    begins_ms: int
+    exit_code: int | None
+    detail: str
 
 
 class ClusterReleased(ClusterEvent, frozen=True, kw_only=True):

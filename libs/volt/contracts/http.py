@@ -14,7 +14,7 @@ from volt.contracts.clusters import ReleaseReason
 from volt.contracts.errors import Reason
 from volt.contracts.gpus import Interface
 from volt.contracts.ids import AccountId
-from volt.contracts.jobs import PREFERENCE_PERCENT, Level, WorkloadKind
+from volt.contracts.jobs import PREFERENCE_PERCENT, Level, OnLoss, WorkloadKind
 from volt.contracts.market import Droppable, FilterCount
 
 HEALTH_PATH = "/healthz"
@@ -45,6 +45,7 @@ JobState = Literal[
     "ready",
     "recovering",
     "scaling",
+    "moving",
     "expired",
     "released",
     "closed",
@@ -92,6 +93,14 @@ class ConstraintsRequest(Request, frozen=True, kw_only=True):
     providers_excluded: tuple[AccountId, ...] = ()
 
 
+class RecoveryRequest(Request, frozen=True, kw_only=True):
+    """What shall become of a lost member, as in `volt.contracts.jobs.Recovery`."""
+
+    on_loss: OnLoss = "replace"
+    min_nodes: Count = 1
+    retries: Count = 0
+
+
 class JobRequest(Request, frozen=True, kw_only=True):
     """The body of `POST /v1/jobs`. No `max_price_usd_per_gpu_hour` is no cap; no `nodes` is whatever clears cheapest.
 
@@ -103,6 +112,7 @@ class JobRequest(Request, frozen=True, kw_only=True):
     workload: WorkloadRequest
     nodes: Count | None = None
     constraints: ConstraintsRequest = ConstraintsRequest()
+    recovery: RecoveryRequest = RecoveryRequest()
     max_price_usd_per_gpu_hour: str | None = None
     max_duration: str | None = None
     max_wait: str | None = None
@@ -164,6 +174,9 @@ class JobShape(Answer, frozen=True, kw_only=True):
     kind: WorkloadKind
     command: tuple[str, ...]
     processes_per_node: int | None = None
+    on_loss: OnLoss = "replace"
+    min_nodes: int = 1
+    retries: int = 0
     image: str
     env_names: tuple[str, ...]
     interconnect: Level
@@ -211,6 +224,8 @@ class Job(Answer, frozen=True, kw_only=True):
     closed_at_ms: int | None = None
     covers_to_ms: int | None = None
     exhausted_at_ms: int | None = None
+    retry_at_ms: int | None = None
+    """When its workload, which has failed, begins again."""
     release_reason: ReleaseReason | None = None
     exit_code: int | None = None
     first_cause: str = ""

@@ -9,6 +9,7 @@ from volt.contracts.http import Answer, Count, JobWaiting, NodeState, Request
 from volt.contracts.reliability import Mishap
 
 BIDS_PATH = "/v1/bids"
+NODES_PATH = "/v1/nodes"
 MARKET_PATH = "/v1/market"
 QUOTES_PATH = "/v1/quotes"
 BIDS_MAX = 500
@@ -98,6 +99,33 @@ class BidList(Answer, frozen=True, kw_only=True):
     """The account's nodes, by name."""
 
     bids: tuple[Bid, ...]
+
+
+class DrainRequest(Request, frozen=True, kw_only=True):
+    """The body of `POST /v1/nodes/{node}/drain`. `deadline` is a duration by which it is empty; `0s` is at once."""
+
+    reason: str = ""
+    deadline: str | None = None
+
+
+class ProviderNode(Answer, frozen=True, kw_only=True):
+    """One of the account's own nodes. `drain_by_ms`: by when it is to be empty, if it is drained."""
+
+    node: str
+    state: NodeState
+    gpus: int
+    leased: int
+    """How many of its GPUs are leased."""
+    leases: tuple[str, ...]
+    withdrawn: bool
+    drain_by_ms: int | None = None
+    drain_reason: str = ""
+
+
+class NodeList(Answer, frozen=True, kw_only=True):
+    """The account's nodes, by name."""
+
+    nodes: tuple[ProviderNode, ...]
 
 
 class DepthLevel(Answer, frozen=True, kw_only=True):

@@ -12,6 +12,8 @@ from volt.contracts.subjects import log_account, log_job
 WorkloadKind = Literal["ddp", "fsdp", "ray", "service", "sweep", "batch", "inference"]
 Level = Literal["nvlink", "fabric", "site", "region", "any"]
 """How near nodes are to each other; `nvlink` is one node whose GPUs reach each other over it."""
+OnLoss = Literal["replace", "shrink", "stop"]
+"""A lost member is replaced; or the others go on without it; or the cluster ends."""
 
 GANG_KINDS: frozenset[WorkloadKind] = frozenset({"ddp", "fsdp"})
 """Kinds whose ranks start and stop together; the others let unaffected members run on."""
@@ -28,6 +30,7 @@ PROVIDERS_EXCLUDED_MAX = 64
 PREFERENCE_PERCENT = 10
 """How much dearer a preferred level may be by default before it is given up."""
 PREFERENCE_PERCENT_MAX = 100
+RETRIES_MAX = 100
 WAIT_SECONDS_MAX = 30 * 24 * 3600
 RELIABILITY_PERMILLE_MAX = 1_000
 PROCESSES_PER_NODE_MAX = 256
@@ -83,6 +86,16 @@ class Constraints(Value, frozen=True, kw_only=True):
     providers_excluded: tuple[AccountId, ...] = ()
 
 
+class Recovery(Value, frozen=True, kw_only=True):
+    """What shall become of a cluster that has been ready and loses a member."""
+
+    on_loss: OnLoss = "replace"
+    min_nodes: int = 1
+    """With `shrink`: the fewest nodes that it goes on with. With fewer left it ends."""
+    retries: int = 0
+    """How often it begins again after its workload has failed, out of memory or otherwise."""
+
+
 class RequestJob(Command, frozen=True, kw_only=True):
     """Asks for a cluster. Prices are micro-dollars per GPU-hour; `max_price` None is no cap."""
 
@@ -94,6 +107,7 @@ class RequestJob(Command, frozen=True, kw_only=True):
     """None: whatever number clears cheapest."""
     workload: Workload
     constraints: Constraints = Constraints()
+    recovery: Recovery = Recovery()
     max_price_microusd_per_gpu_hour: int | None = None
     max_duration_seconds: int | None = None
     max_wait_seconds: int | None = None
@@ -147,6 +161,7 @@ class JobSpec(Value, frozen=True, kw_only=True):
     models: tuple[str, ...]
     shapes: tuple[Shape, ...]
     workload: Workload
+    recovery: Recovery = Recovery()
     interconnect: Level
     preferred_interconnect: Level | None = None
     preference_percent: int = PREFERENCE_PERCENT

@@ -50,6 +50,9 @@ class DesiredLease(Value, frozen=True, kw_only=True):
     thaw: Thaw | None = None
     """The last freeze of this generation from which it may go on."""
     grace_ms: int
+    store_ms: int = 0
+    """For how long its end may wait, once the processes are gone, until the last checkpoint that they completed is
+    stored."""
 
 
 class Desired(Signal, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 log.account.<account>            bid-intake      accounts opened, commands refused
 log.job.<account>.<job>          bid-intake      job requests admitted, refused, released
-log.bid.<account>.<node>         bid-intake      bids accepted, refused, withdrawn
+log.bid.<account>.<node>         bid-intake      bids accepted, refused, withdrawn; nodes drained, resumed
 log.market                       matcher         grants and reasons
 log.cluster.<account>.<job>      provisioner     the life of a cluster
 log.node.<account>.<node>        health-monitor  alive, unknown, lost; faults of GPUs; reliability
@@ -11,7 +11,7 @@ log.fleet                        health-monitor  losses held and released, the p
 log.ledger                       billing         every movement of money
 cmd.<account>.account            anyone          open an account
 cmd.<account>.job                buyers          request and release jobs
-cmd.<account>.bid.<node>         providers       place, change and withdraw bids
+cmd.<account>.bid.<node>         providers       place, change and withdraw bids, drain nodes
 cmd.<account>.report.<node>      agents          what became of the desired state
 desired.<account>.<node>         provisioner     what a node should be doing; the last value counts
 desired.fleet                    health-monitor  the pace at which every agent beats; the last value counts

@@ -18,6 +18,8 @@ WATCHDOG_TICK_MS = 100
 FREEZE_MS = 200
 """How long a shim may take from its deadline until what it fences no longer runs."""
 DRIFT_BASIS_POINTS = 10
+FINAL_STORE_MS_MAX = 60_000
+"""For how long the end of a generation that is ended on purpose waits for its members' last checkpoint."""
 
 
 PACE_LEVEL_MAX = 4

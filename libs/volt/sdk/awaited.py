@@ -139,6 +139,14 @@ class AsyncBids(_Group):
     withdraw = _sent(calls.withdraw_bid)
 
 
+class AsyncNodes(_Group):
+    """The account's own nodes."""
+
+    list = _sent(calls.list_nodes)
+    drain = _sent(calls.drain_node)
+    resume = _sent(calls.resume_node)
+
+
 class AsyncClient(_Group):
     """A market, for one account; asynchronous. The calls are those of `Client`, awaited.
 
@@ -153,6 +161,7 @@ class AsyncClient(_Group):
         super().__init__(_Transport(url, api_key, on_break))
         self.jobs = AsyncJobs(self._transport)
         self.bids = AsyncBids(self._transport)
+        self.nodes = AsyncNodes(self._transport)
 
     @classmethod
     def from_context(cls, context_path: str | os.PathLike[str] | None = None) -> Self:

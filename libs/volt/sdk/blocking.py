@@ -139,6 +139,14 @@ class Bids(_Group):
     withdraw = _sent(calls.withdraw_bid)
 
 
+class Nodes(_Group):
+    """The account's own nodes."""
+
+    list = _sent(calls.list_nodes)
+    drain = _sent(calls.drain_node)
+    resume = _sent(calls.resume_node)
+
+
 class Client(_Group):
     """A market, for one account; blocking.
 
@@ -168,6 +176,7 @@ class Client(_Group):
         super().__init__(_Transport(url, api_key, on_break))
         self.jobs = Jobs(self._transport)
         self.bids = Bids(self._transport)
+        self.nodes = Nodes(self._transport)
 
     @classmethod
     def from_context(cls, context_path: str | os.PathLike[str] | None = None) -> Self:

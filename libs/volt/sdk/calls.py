@@ -20,7 +20,7 @@ from volt.contracts.errors import (
     VoltError,
 )
 from volt.contracts.gpus import Interface
-from volt.contracts.jobs import Level, WorkloadKind
+from volt.contracts.jobs import Level, OnLoss, WorkloadKind
 
 ERROR_TEXT_CHARS_MAX = 500
 
@@ -120,6 +120,9 @@ class JobTerms(TypedDict, total=False):
     max_price_usd_per_gpu_hour: str | None
     max_duration: str | None
     max_wait: str | None
+    on_loss: OnLoss
+    min_nodes: int
+    retries: int
 
 
 def create_job(*, idempotency_key: str | None = None, **terms: Unpack[JobTerms]) -> Call[http.Job]:
@@ -184,6 +187,27 @@ def withdraw_bid(node: str) -> Call[http_market.BidList]:
     return Call(method="DELETE", path=_node_path(node), answer=http_market.BidList, headers=headers)
 
 
+def list_nodes() -> Call[http_market.NodeList]:
+    """The account's own nodes, and which of them are drained."""
+    return Call(method="GET", path=http_market.NODES_PATH, answer=http_market.NodeList)
+
+
+def drain_node(node: str, *, reason: str = "", deadline: str | None = None) -> Call[http_market.NodeList]:
+    """Empties one of the account's nodes: it gets no new leases, and those that it has move to other nodes.
+
+    By `deadline`, a duration such as `"30m"`, what has not moved ends on it. Raises NotFound, Refused and the others.
+    """
+    request = http_market.DrainRequest(reason=reason, deadline=deadline)
+    return _posting(f"{http_market.NODES_PATH}/{_segment(node, 'node')}/drain", http_market.NodeList, request)
+
+
+def resume_node(node: str) -> Call[http_market.NodeList]:
+    """Ends the draining of one of the account's nodes. Raises NotFound and the others."""
+    headers = {http.IDEMPOTENCY_HEADER: uuid.uuid4().hex}
+    path = f"{http_market.NODES_PATH}/{_segment(node, 'node')}/resume"
+    return Call(method="POST", path=path, answer=http_market.NodeList, headers=headers)
+
+
 def get_market(gpu: str) -> Call[http_market.Market]:
     """The market of one model: best ask, depth by price, and the last clearing prices. Raises Refused for a model
     that is unknown or ambiguous."""
@@ -218,6 +242,11 @@ def _job_request(terms: JobTerms) -> http.JobRequest:
             processes_per_node=terms.get("processes_per_node"),
         ),
         constraints=constraints,
+        recovery=http.RecoveryRequest(
+            on_loss=terms.get("on_loss", "replace"),
+            min_nodes=terms.get("min_nodes", 1),
+            retries=terms.get("retries", 0),
+        ),
         max_price_usd_per_gpu_hour=terms.get("max_price_usd_per_gpu_hour"),
         max_duration=terms.get("max_duration"),
         max_wait=terms.get("max_wait"),

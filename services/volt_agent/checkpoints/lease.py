@@ -109,15 +109,15 @@ class LeaseCheckpoints:
         if self._following is not None:
             self._follower.tell(kept)
 
-    async def drain(self) -> None:
-        """Waits until all that the workload has completed is stored and reported, for a bounded time."""
+    async def drain(self, seconds: float = DRAIN_SECONDS_MAX) -> None:
+        """Waits until all that the workload has completed is stored and reported, for so long at most."""
         if self._following is None or self._following.done():
             return
         try:
-            async with asyncio.timeout(DRAIN_SECONDS_MAX):
+            async with asyncio.timeout(seconds):
                 await self._follower.drained()
         except TimeoutError:
-            _log.warning("last_checkpoint_not_stored", folder=str(self._root), seconds=DRAIN_SECONDS_MAX)
+            _log.warning("last_checkpoint_not_stored", folder=str(self._root), seconds=seconds)
 
     async def end(self) -> None:
         """Nothing of the present generation is stored any more."""

@@ -28,9 +28,10 @@ from volt.runtime.memory import MemoryBus, MemoryClock
 from volt_agent.checkpoints import restoring
 from volt_agent.checkpoints.lease import SharedStore
 from volt_agent.checkpoints.storing import Uploader
-from volt_agent.effects import Keeper, Node
+from volt_agent.effects import Keeper
 from volt_agent.heart import Heart
 from volt_agent.kernel import boot_ms
+from volt_agent.node import Node
 from volt_agent.process import ProcessRuntime
 from volt_agent.settings import Settings
 from volt_agent.store.folder import FolderStore
@@ -113,6 +114,21 @@ async def test_the_last_checkpoint_of_a_workload_is_reported_before_its_end(agen
     assert (stored.step, stored.size_bytes, stored.generation) == (7, 5_000_000, 1)
     assert isinstance(ended, ReportEnded)
     assert len(contents(agent.store)) == -(-5_000_000 // CHUNK_BYTES) + 2
+
+
+async def test_what_a_workload_writes_in_its_grace_is_stored_before_its_end_is_told(agent: Agent) -> None:
+    final = "mkdir 9.tmp && head -c 5000000 /dev/urandom > 9.tmp/weights && mv 9.tmp 9; exit 0"
+    begin = "mkdir 1.tmp && mv 1.tmp 1; while :; do sleep 0.02; done"
+    agent.keep(preparing(1, command=shell(f"trap '{final}' TERM; {begin}")))
+    await agent.reports(ReportPrepared)
+    agent.keeper.desire(replace(agent.keeper.desired, phase="start"))
+    await agent.reports(ReportCheckpoint)
+    agent.keeper.desire(replace(agent.keeper.desired, phase="halt", grace_ms=LONG_MS, store_ms=LONG_MS))
+    *_, stored, ended = await agent.reports(ReportEnded)
+    assert isinstance(stored, ReportCheckpoint)
+    assert stored.step == 9
+    assert isinstance(ended, ReportEnded)
+    assert [one.code for one in ended.exits] == [0]
 
 
 async def test_a_workload_finds_what_was_committed_and_nothing_else(agent: Agent) -> None:

@@ -15,9 +15,10 @@ from volt.runtime.memory import MemoryBus, MemoryClock
 from volt_agent import effects
 from volt_agent.checkpoints.lease import SharedStore
 from volt_agent.domain import Prepared
-from volt_agent.effects import Keeper, Node
+from volt_agent.effects import Keeper
 from volt_agent.heart import Heart
 from volt_agent.kernel import boot_ms
+from volt_agent.node import Node
 from volt_agent.process import ProcessRuntime
 from volt_agent.settings import Settings
 

@@ -19,11 +19,12 @@ from volt.contracts.streams import COMMANDS, LOGS
 from volt.contracts.telemetry import GpuReading
 from volt.runtime.memory import MemoryBus, MemoryClock
 from volt_agent.checkpoints.lease import SharedStore
-from volt_agent.effects import Keeper, Node
+from volt_agent.effects import Keeper
 from volt_agent.endings import exit_of
 from volt_agent.gauge import BLAME_MS, Gauge
 from volt_agent.heart import Heart
 from volt_agent.kernel import boot_ms
+from volt_agent.node import Node
 from volt_agent.process import ProcessRuntime
 from volt_agent.runtimes import RankExit
 from volt_agent.settings import Settings

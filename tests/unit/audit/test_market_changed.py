@@ -16,7 +16,7 @@ from tests.unit.audit.markets import (
     with_terms,
     without,
 )
-from tests.unit.matcher.builders import MODEL, USD, Market, cleared, spec, withdrawn
+from tests.unit.matcher.builders import MODEL, USD, Market, cleared, drained, resumed, spec, withdrawn
 from volt.audit.market import audit_market
 from volt.audit.report import MarketCode
 from volt.contracts.bids import BidAccepted, ModelTerms, Terms
@@ -133,6 +133,7 @@ def _without_one_gpu(gang: Gang) -> Gang:
         ("granted_unfunded", lambda log: without(log, MembersFunded, job="pair")),
         ("not_wanted", lambda log: without(log, MembersWanted, job="pair")),
         ("not_wanted", _gang("pair", 1, attempt=7)),
+        ("node_drained", lambda log: [Entry(0, 0, drained("n1")), *log]),
         ("node_not_offered", _grant("small", provider="thief")),
         ("node_not_offered", lambda log: without(log, BidAccepted)),
         ("node_not_offered", lambda log: without(log, NodeAlive)),
@@ -145,6 +146,10 @@ def _without_one_gpu(gang: Gang) -> Gang:
 )
 def test_each_rule_that_is_broken_is_found(code: MarketCode, change: Callable[[Log], Log]) -> None:
     assert code in codes(change(EVENTFUL))
+
+
+def test_what_is_granted_after_a_drain_has_ended_is_right() -> None:
+    assert codes([Entry(0, 0, drained("n1")), Entry(0, 0, resumed("n1")), *EVENTFUL]) == set()
 
 
 def test_a_finding_says_which_pass_it_was_and_in_one_sentence_what_is_wrong() -> None:

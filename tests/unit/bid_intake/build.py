@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from volt.contracts.bids import ChangeBid, Gpu, PlaceBid, Terms, WithdrawBid
+from volt.contracts.bids import ChangeBid, DrainNode, Gpu, PlaceBid, ResumeNode, Terms, WithdrawBid
 from volt.contracts.errors import Refused
 from volt.contracts.ids import key_sha256
 from volt.contracts.jobs import Constraints, OpenAccount, ReleaseJob, RequestJob, RequestQuote, ScaleJob, Workload
@@ -115,7 +115,7 @@ def subject_of(command: Command) -> str:
             return command_account(account)
         case RequestJob() | ReleaseJob() | RequestQuote() | ScaleJob():
             return command_job(command.account)
-        case PlaceBid() | ChangeBid() | WithdrawBid():
+        case PlaceBid() | ChangeBid() | WithdrawBid() | DrainNode() | ResumeNode():
             account, node = command.account, command.node
             return command_bid(account, node)
         case _:

@@ -89,6 +89,9 @@ shapes = st.builds(
     max_wait_seconds=st.sampled_from([None, 0, 90]),
     max_price_usd_per_gpu_hour=st.sampled_from([None, "2.500000"]),
     max_duration_seconds=st.sampled_from([None, 3_600]),
+    on_loss=st.sampled_from(["replace", "shrink", "stop"]),
+    min_nodes=st.sampled_from([1, 2]),
+    retries=st.sampled_from([0, 3]),
 )
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from tests.unit.gateway import committing, fleets, scaling, story
+from tests.unit.gateway import committing, draining, fleets, scaling, story
 from tests.unit.gateway.freezing import resumed
 from tests.unit.gateway.story import BUYER, JOB, PROVIDER, STRANGER, Cluster, Projected
 from volt.contracts import ledger
@@ -52,6 +52,8 @@ EVERYTHING = [
     *scaling.growth_given_up(),
     *CHECKPOINTS,
     *fleets.fleet_events(),
+    *draining.drained_and_resumed(),
+    draining.retry_planned(),
 ]
 
 

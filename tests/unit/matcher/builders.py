@@ -2,7 +2,16 @@
 
 from collections.abc import Iterable
 
-from volt.contracts.bids import BidAccepted, BidWithdrawn, Gpu, Place, Runtime, Terms
+from volt.contracts.bids import (
+    BidAccepted,
+    BidWithdrawn,
+    Gpu,
+    NodeDrainAccepted,
+    NodeResumeAccepted,
+    Place,
+    Runtime,
+    Terms,
+)
 from volt.contracts.clusters import (
     ClusterForming,
     ClusterReleased,
@@ -78,6 +87,22 @@ def bid(
     )
 
 
+def drained(node: str, account: str = "") -> NodeDrainAccepted:
+    return NodeDrainAccepted(
+        account=account or f"owner-{node}",
+        node=node,
+        request_id="d",
+        at_ms=AT_MS,
+        request_digest="d",
+        reason="",
+        deadline_ms=AT_MS + 1,
+    )
+
+
+def resumed(node: str) -> NodeResumeAccepted:
+    return NodeResumeAccepted(account=f"owner-{node}", node=node, request_id="e", at_ms=AT_MS)
+
+
 def withdrawn(node: str) -> BidWithdrawn:
     return BidWithdrawn(account=f"owner-{node}", node=node, request_id="w", at_ms=AT_MS)
 
@@ -147,6 +172,7 @@ def wanted(
     excluded: tuple[str, ...] = (),
     within: str = "",
     replaces: str | None = "j-lost",
+    relieves: str | None = None,
 ) -> MembersWanted:
     """Of a replacement, or of growth if it replaces nobody."""
     return MembersWanted(
@@ -154,7 +180,10 @@ def wanted(
         job=job,
         generation=generation,
         at_ms=AT_MS,
-        wanted=tuple(Wanted(rank=rank, attempt=attempt, replaces=replaces) for rank, attempt in ranks_and_attempts),
+        wanted=tuple(
+            Wanted(rank=rank, attempt=attempt, replaces=replaces, relieves=relieves)
+            for rank, attempt in ranks_and_attempts
+        ),
         excluded=excluded,
         within=within,
     )

@@ -15,6 +15,7 @@ from tests.unit.matcher.builders import (
     spec,
     wanted,
 )
+from volt.audit.market import audit_market
 from volt.contracts.bids import Place
 from volt.contracts.clusters import GrowthGivenUp
 
@@ -51,6 +52,44 @@ def test_a_cluster_grows_on_the_fabric_that_it_is_on_at_the_price_of_that_pass()
     gang = market.gangs()["j"]
     assert (nodes_of(gang), gang.grants[0].rank, gang.generation) == (["a3"], 2, 1)
     assert gang.price_microusd_per_gpu_hour == USD + 7
+
+
+def relieve(market: Market, rank: int, attempt: int, generation: int = 1) -> None:
+    market.add(
+        wanted("j", (rank, attempt), generation=generation, replaces=None, relieves="j-1"),
+        members_funded("j", attempt, generation=generation),
+    )
+
+
+def test_the_only_node_of_a_cluster_is_relieved_by_any_and_it_grows_where_it_went() -> None:
+    market = running(nodes=1)
+    relieve(market, 1, 1)
+    gang = market.gangs()["j"]
+    assert (nodes_of(gang), gang.domain) == (["b1"], "fabric:eu/B")
+    market.add(forming("j", 2, gang))
+    market.node("a2")
+    market.node("b2", ask_microusd=2 * USD, place=B)
+    grow(market, (1, 2), generation=2)
+    assert nodes_of(market.gangs()["j"]) == ["b2"]
+    assert audit_market(market.entries).is_kept
+
+
+def test_a_cluster_that_did_not_leave_its_node_grows_where_it_is() -> None:
+    market = running(nodes=1)
+    first = next(gang for entry in market.entries for gang in getattr(entry.event, "gangs", ()))
+    relieve(market, 1, 1)
+    market.gangs()
+    market.add(forming("j", 2, first))
+    market.node("a2")
+    grow(market, (1, 2), generation=2)
+    assert nodes_of(market.gangs()["j"]) == ["a2"]
+    assert audit_market(market.entries).is_kept
+
+
+def test_one_of_several_nodes_is_relieved_only_where_the_others_are() -> None:
+    market = running()
+    relieve(market, 2, 1)
+    assert "j" not in market.gangs()
 
 
 def test_a_cluster_of_one_node_grows_on_the_fabric_of_that_node() -> None:

@@ -7,8 +7,10 @@ from tests.unit.matcher.builders import (
     alive,
     bid,
     cleared,
+    drained,
     lost,
     nodes_of,
+    resumed,
     spec,
     unknown,
     withdrawn,
@@ -43,6 +45,24 @@ def test_a_node_that_is_unknown_or_lost_gets_nothing_new_until_it_is_alive_again
         assert market.gangs() == {}
     market.add(alive("n1"))
     assert len(market.gangs()) == 2
+
+
+def test_a_drained_node_gets_nothing_new_whatever_it_bids_until_it_is_resumed() -> None:
+    market = Market()
+    market.node("n1")
+    market.add(drained("n1"), bid("n1", ask_microusd=5), alive("n1"))
+    market.job("j", spec())
+    assert market.waiting()["j"].binding == "alive"
+    market.add(resumed("n1"))
+    assert list(market.gangs()) == ["j"]
+
+
+def test_a_stranger_drains_no_node_of_anothers() -> None:
+    market = Market()
+    market.node("n1")
+    market.add(drained("n1", account="stranger"))
+    market.job("j", spec())
+    assert list(market.gangs()) == ["j"]
 
 
 def test_beats_sent_by_a_stranger_do_not_make_a_node_alive() -> None:

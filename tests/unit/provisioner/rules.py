@@ -29,7 +29,7 @@ from volt.contracts.log import Entry
 from volt.contracts.market import MarketCleared
 from volt.contracts.messages import Event
 from volt.contracts.nodes import NodeLost
-from volt.contracts.timing import Timing
+from volt.contracts.timing import FINAL_STORE_MS_MAX, Timing
 from volt_provisioner.lifecycle import halt_ms_max
 
 
@@ -52,25 +52,30 @@ def generations_count_up_by_one(events: Sequence[ClusterEvent]) -> None:
     formed = [event.generation for event in events if isinstance(event, ClusterForming)]
     assert formed == list(range(1, len(formed) + 1))
     ended = [event.generation for event in events if isinstance(event, GenerationEnded)]
-    assert ended == list(range(ended[0], ended[0] + len(ended)) if ended else [])
-    assert len(formed) - 1 <= len(ended) <= len(formed)
+    assert ended == sorted(set(ended))
+    # A generation that is open forms anew without those that it has lost, and so ends none.
+    again = [event for event in events if isinstance(event, ClusterForming) and event.generation - 1 not in {0, *ended}]
+    assert all(event.shrunk for event in again)
+    assert len(formed) - 1 <= len(ended) + len(again) <= len(formed)
 
 
 def each_loss_is_answered_at_most_once(events: Sequence[ClusterEvent]) -> None:
     lost = Counter(event.lease for event in events if isinstance(event, MemberLost))
     named = Counter(lease for event in events if isinstance(event, ClusterForming) for lease in event.replaces)
     wanted = Counter(_replaced(events))
-    for counted in (lost, named, wanted):
+    shrunk = Counter(_shrunk(events))
+    for counted in (lost, named, wanted, shrunk):
         assert max(counted.values(), default=1) == 1
-    assert named.keys() | wanted.keys() <= lost.keys()
+    assert named.keys() | wanted.keys() | shrunk.keys() <= lost.keys()
+    assert wanted.keys().isdisjoint(shrunk)
 
 
 def every_loss_is_answered(events: Sequence[ClusterEvent]) -> None:
-    """At rest: by a replacement that is wanted in its generation, or by the end of the cluster."""
+    """At rest: by a replacement wanted in its generation, by one that forms smaller, or by the end of the cluster."""
     if any(isinstance(event, ClusterReleased) for event in events):
         return
     lost = {event.lease for event in events if isinstance(event, MemberLost)}
-    assert lost == set(_replaced(events))
+    assert lost == {*_replaced(events), *_shrunk(events)}
 
 
 def growth_replaces_nothing_and_everything_else_does(events: Sequence[ClusterEvent]) -> None:
@@ -115,6 +120,7 @@ def a_generation_starts_whole_and_alone(log: Sequence[Entry], timing: Timing) ->
     leavers = _Leavers(timing)
     prepared: set[tuple[LeaseId, int]] = set()
     for entry in log:
+        ran = leavers.ran
         leavers.see(entry.event, members)
         match entry.event:
             case ClusterForming() as event:
@@ -132,7 +138,7 @@ def a_generation_starts_whole_and_alone(log: Sequence[Entry], timing: Timing) ->
                 ]
                 assert [member.rank for member in by_rank] == list(range(len(by_rank)))
                 assert {(lease, generation) for lease in members} <= prepared
-                assert {(lease, generation - 1) for lease in leavers.awaited(at_ms)} <= leavers.gone
+                assert {(lease, ran) for lease in leavers.awaited(at_ms)} <= leavers.gone
 
 
 class _Leavers:
@@ -149,6 +155,8 @@ class _Leavers:
         self._lost_nodes: set[str] = set()
         self._ended_by_ms = 0
         self._is_started = False
+        self.ran = 0
+        """The last generation that was started."""
 
     def awaited(self, at_ms: int) -> set[LeaseId]:
         return {lease for lease in self._before if self._until_ms.get(lease, at_ms) >= at_ms}
@@ -161,12 +169,13 @@ class _Leavers:
             case NodeLost(node=node):
                 self._lost_nodes.add(node)
                 self._before -= {lease for lease in self._until_ms if self._nodes[lease] == node}
-            case ClusterStarting():
-                self._is_started = True
-            case GenerationEnded(leaves=leaves, at_ms=at_ms):
+            case ClusterStarting(generation=generation):
+                self._is_started, self.ran = True, generation
+            case GenerationEnded(leaves=leaves, at_ms=at_ms, cause=cause):
                 self._ended_by_ms = at_ms + halt_ms_max(self._timing)
+                self._ended_by_ms += FINAL_STORE_MS_MAX if cause != "trouble" else 0
                 self._until_ms |= dict.fromkeys(leaves, self._ended_by_ms)
-            case ClusterForming():
+            case ClusterForming() if self._is_started:
                 self._until_ms |= dict.fromkeys(self._lingering, self._ended_by_ms)
                 ran = {*members, *self._lingering}
                 self._before = {lease for lease in ran if not self._is_beyond(lease)}
@@ -197,10 +206,12 @@ def only_a_member_is_trouble(events: Sequence[ClusterEvent]) -> None:
             case GenerationEnded(cause="trouble", generation=generation, lease=lease, leaves=leaves):
                 assert lease in generations[generation]
                 assert not leaves
-            case GenerationEnded(generation=generation, lease=lease, leaves=leaves, cause=cause):
+            case GenerationEnded(generation=generation, lease=lease, leaves=leaves, drains=drains, cause=cause):
                 assert lease is None
                 assert (cause == "shrink") == bool(leaves)
+                assert (cause == "drain") == bool(drains)
                 assert set(leaves) < generations[generation]
+                assert set(drains) <= generations[generation]
             case MemberDropped(lease=lease, generation=generation):
                 assert generation not in generations
                 assert all(lease not in members for members in generations.values())
@@ -274,6 +285,10 @@ def a_commit_is_whole_newer_and_of_the_last_generation(events: Sequence[ClusterE
 def _replaced(events: Sequence[ClusterEvent]) -> list[LeaseId]:
     wanted = (one for event in events if isinstance(event, MembersWanted) for one in event.wanted)
     return [one.replaces for one in wanted if one.replaces is not None]
+
+
+def _shrunk(events: Sequence[ClusterEvent]) -> list[LeaseId]:
+    return [lease for event in events if isinstance(event, ClusterForming) for lease in event.shrunk]
 
 
 def _open_generation(log: Sequence[Entry], seq: int) -> int:

@@ -1,7 +1,7 @@
 """Clusters on their way to another size, and what their nodes do next."""
 
 from tests.unit.provisioner.world import World, killed
-from volt.contracts.clusters import ClusterForming
+from volt.contracts.clusters import ClusterForming, GenerationEnded
 
 
 def growing(nodes: int = 4) -> World:
@@ -38,9 +38,16 @@ def grown() -> World:
 
 def end_and_prepare(world: World, *ranks: int) -> None:
     """Members end the generation before, as they are told, and prepare in the new one."""
+    end(world, *ranks)
     for rank in ranks:
-        world.report(world.ended(rank, killed(15), generation=world.generation - 1))
         world.report(world.prepared(rank))
+
+
+def end(world: World, *ranks: int) -> None:
+    """Members end the generation that has ended, as they are told."""
+    ended = world.last(GenerationEnded).generation
+    for rank in ranks:
+        world.report(world.ended(rank, killed(15), generation=ended))
 
 
 def start(world: World, *ranks: int) -> None:

@@ -2,9 +2,9 @@
 
 from msgspec.structs import replace
 
-from tests.unit.provisioner.sizes import end_and_prepare, joining
+from tests.unit.provisioner.sizes import end, end_and_prepare, joining
 from tests.unit.provisioner.test_reports import changes_nothing
-from tests.unit.provisioner.world import JOB, World, code, killed, manifest_digest, spec
+from tests.unit.provisioner.world import JOB, World, code, manifest_digest, spec
 from volt.contracts.clusters import CheckpointCommitted, CheckpointStored, ClusterReleased
 from volt.contracts.nodes import DesiredLease
 from volt_provisioner.causes import RESTARTS_MAX
@@ -153,10 +153,10 @@ def test_rank_0_looks_after_the_parts_of_ranks_that_are_no_more() -> None:
     world = World(spec(3)).granted_and_running()
     world.commit(10)
     world.scale(2)
+    end(world, 2)
     end_and_prepare(world, 0, 1)
     for rank in range(2):
         world.report(world.started(rank))
-    world.report(world.ended(2, killed(15), generation=1))
     world.report(world.node_cleared("n2", 3))
     assert kept(world, "n0") == [(10, [0, 2])]
     assert kept(world, "n1") == [(10, [1])]
@@ -172,6 +172,7 @@ def test_who_is_to_join_is_told_where_to_begin_when_its_generation_forms() -> No
     assert lease_of(world, "n2").resume is None, "since the others go on"
     for rank in (2, 3):
         world.report(world.prepared(rank, generation=2))
+    end(world, 0, 1)
     assert resumed(world, "n2") == resumed(world, "n0") == 10
 
 

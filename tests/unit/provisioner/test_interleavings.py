@@ -8,6 +8,7 @@ from tests.unit.provisioner.agents import Local, checkpoint_of, report_of, step
 from tests.unit.provisioner.rules import check, every_loss_is_answered
 from tests.unit.provisioner.world import JOB, TICK_MS, TIMING, World, admitted, gang, grant, provider_of, spec
 from volt.contracts.clusters import ClusterEvent, Exit, MembersWanted
+from volt.contracts.jobs import OnLoss, Recovery
 from volt.contracts.messages import Event
 from volt.contracts.nodes import (
     NodeAlive,
@@ -25,7 +26,7 @@ from volt_provisioner.states import Cleared, Running
 RANKS = 2
 NODES_MAX = 4
 NODES = [f"n{number}" for number in range(8)]
-HAPPENINGS = ["loss", "loss", "grant", "grant", "scale", "scale", "release", "exhaustion"]
+HAPPENINGS = ["loss", "loss", "grant", "grant", "scale", "scale", "drain", "drain", "release", "exhaustion"]
 REPORTS: list[type[Report]] = [
     ReportPrepared,
     ReportStarted,
@@ -52,7 +53,6 @@ class Interleavings(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.world = World(spec(RANKS))
-        self.world.write(admitted(wanted=self.world.spec))
         self.local: dict[str, Local] = {}
         self.leases: dict[str, str] = {}
         self.answered: set[int] = set()
@@ -68,9 +68,7 @@ class Interleavings(RuleBasedStateMachine):
         for event in self.world.due():
             self.world.write(event)
 
-    @rule(
-        what=st.sampled_from(["loss", "loss", "grant", "grant", "scale", "scale", "release", "exhaustion"]), node=nodes
-    )
+    @rule(what=st.sampled_from(HAPPENINGS), node=nodes)
     def follow_late(self, what: str, node: str) -> None:
         """The provisioner appends what it decided on a state that does not know this yet."""
         late = self.world.due()
@@ -80,9 +78,14 @@ class Interleavings(RuleBasedStateMachine):
 
     # Others.
 
-    @initialize(progress=st.sampled_from(["granted", "forming", "running", "running", "growing", "joining", "grown"]))
-    def begin(self, progress: str) -> None:
+    @initialize(
+        progress=st.sampled_from(["granted", "forming", "running", "running", "growing", "joining", "grown"]),
+        on_loss=st.sampled_from(["replace", "replace", "shrink", "stop"]),
+        retries=st.sampled_from([0, 0, 2]),
+    )
+    def begin(self, progress: str, on_loss: OnLoss, retries: int) -> None:
         """Every log begins with a gang; most of them get further before anything goes wrong."""
+        self.world.write(admitted(wanted=spec(RANKS, recovery=Recovery(on_loss=on_loss, retries=retries))))
         self._write(self.world.first_gang())
         if progress != "granted":
             self.world.follow()
@@ -123,6 +126,11 @@ class Interleavings(RuleBasedStateMachine):
         self._write(self.world.scale_accepted(nodes))
         if is_followed:
             self.world.follow()
+
+    @rule(node=nodes, seconds=st.sampled_from([0, 5, 600]), is_resumed=st.booleans())
+    def drain(self, node: str, seconds: int, is_resumed: bool) -> None:
+        """The provider wants the node back, or has changed its mind."""
+        self._write(self.world.resume_accepted(node) if is_resumed else self.world.drain_accepted(node, seconds))
 
     @rule(is_release=st.booleans(), doubt=st.integers(0, 5))
     def end(self, is_release: bool, doubt: int) -> None:
@@ -233,6 +241,8 @@ class Interleavings(RuleBasedStateMachine):
                 return self.world.release_accepted()
             case "exhaustion":
                 return self.world.funds_exhausted()
+            case "drain":
+                return self.world.drain_accepted(node, 0)
             case "scale":
                 return self.world.scale_accepted(1 + NODES.index(node) % NODES_MAX)
             case _:
@@ -281,7 +291,7 @@ TestInterleavings.settings = settings(max_examples=80, stateful_step_count=40, d
 def test_the_last_wish_is_reached_when_nothing_goes_wrong(wishes: list[tuple[int, int]]) -> None:
     """However far the ones before it had got."""
     run = Interleavings()
-    run.begin("running")
+    run.begin("running", "replace", 0)
     for wanted, steps in wishes:
         run.scale(wanted, is_followed=False)
         for _ in range(steps):

@@ -2,6 +2,7 @@
 
 from tests.unit.provisioner.sizes import (
     clear_leavers,
+    end,
     end_and_prepare,
     growing,
     grown,
@@ -23,6 +24,7 @@ from volt.contracts.clusters import (
     MembersWanted,
     Wanted,
 )
+from volt.contracts.timing import FINAL_STORE_MS_MAX
 from volt_provisioner.causes import RESTARTS_MAX
 from volt_provisioner.lifecycle import halt_ms_max
 
@@ -53,14 +55,18 @@ def test_who_is_to_join_prepares_for_the_next_generation_and_nobody_else_is_dist
 def test_when_all_are_prepared_the_generation_ends_on_purpose_and_the_next_has_them_all() -> None:
     world = half_prepared()
     world.report(world.prepared(3, generation=2))
-    ended, forming = world.last(GenerationEnded), world.last(ClusterForming)
+    ended = world.last(GenerationEnded)
     assert (ended.generation, ended.cause, ended.lease, ended.leaves) == (1, "growth", None, ())
+    assert world.phases("n0") == world.phases("n1") == [("halt", 1)]
+    end(world, 0)
+    assert world.generation == 1, "rank 1 still has generation 1"
+    end(world, 1)
+    forming = world.last(ClusterForming)
     assert (forming.generation, forming.replaces) == (2, ())
     assert ranks(forming) == [(0, "n0"), (1, "n1"), (2, "n2"), (3, "n3")]
     assert [world.phases(f"n{rank}") for rank in range(4)] == [[("prepare", 2)]] * 4
-    end_and_prepare(world, 0)
-    assert world.last(ClusterStarting).generation == 1, "rank 1 still has generation 1"
-    end_and_prepare(world, 1)
+    for rank in (0, 1):
+        world.report(world.prepared(rank))
     manifest = world.last(ClusterStarting).manifest
     assert (manifest.generation, manifest.world_size) == (2, 8)
     assert [node.address for node in manifest.nodes] == [f"10.0.0.{rank}" for rank in range(4)]
@@ -72,8 +78,9 @@ def test_a_planned_change_is_no_restart_and_no_cause() -> None:
     world = World().granted_and_running()
     for number in range(3, 3 + RESTARTS_MAX + 1):
         world.scale(1)
-        clear_leavers(world)
+        end(world, 1)
         end_and_prepare(world, 0)
+        clear_leavers(world)
         start(world, 0)
         world.scale(2)
         world.replace("n1", number, 1)
@@ -104,16 +111,17 @@ def test_the_present_size_changes_nothing() -> None:
 def test_a_cluster_shrinks_from_its_highest_ranks_and_its_gpus_go_back() -> None:
     world = grown()
     world.scale(2)
-    ended, forming = world.last(GenerationEnded), world.last(ClusterForming)
+    ended = world.last(GenerationEnded)
     assert (ended.cause, ended.lease, ended.leaves) == ("shrink", None, ("j1-3", "j1-4"))
-    assert ranks(forming) == [(0, "n0"), (1, "n1")]
+    assert [world.phases(f"n{rank}") for rank in range(4)] == [[("halt", 2)]] * 4
+    end(world, 0, 1, 2)
+    assert world.generation == 2, "rank 3 may still run, and store what it has done last"
+    end(world, 3)
+    assert ranks(world.last(ClusterForming)) == [(0, "n0"), (1, "n1")]
     assert world.phases("n2") == world.phases("n3") == [("stop", 2)]
-    end_and_prepare(world, 0, 1)
-    assert world.last(ClusterStarting).generation == 2, "ranks 2 and 3 may still run"
-    world.report(world.ended(2, killed(15), generation=2))
-    assert world.last(ClusterStarting).generation == 2
+    for rank in (0, 1):
+        world.report(world.prepared(rank))
     world.report(world.node_cleared("n3", 4))
-    assert world.last(ClusterStarting).generation == 3, "who is clear has ended, whether it said so or not"
     world.report(world.node_cleared("n2", 3))
     assert world.phases("n2") == world.phases("n3") == []
     start(world, 0, 1)
@@ -124,20 +132,24 @@ def test_a_cluster_shrinks_from_its_highest_ranks_and_its_gpus_go_back() -> None
 def test_nobody_waits_for_ever_for_who_leaves() -> None:
     world = grown()
     world.scale(3)
-    end_and_prepare(world, 0, 1, 2)
-    world.tick(halt_ms_max(TIMING) - 1)
-    assert world.last(ClusterStarting).generation == 2
+    end(world, 0, 1, 2)
+    world.tick(halt_ms_max(TIMING) + FINAL_STORE_MS_MAX - 1)
+    assert world.generation == 2
     world.tick(2)
-    assert world.last(ClusterStarting).generation == 3
+    assert world.generation == 3
     assert world.phases("n3") == [("stop", 2)]
+    for rank in (0, 1, 2):
+        world.report(world.prepared(rank))
+    assert world.last(ClusterStarting).generation == 3
+    assert not world.all(MemberLost)
 
 
 def test_nobody_waits_for_who_leaves_once_its_node_is_lost_and_it_is_no_loss() -> None:
     world = grown()
     world.scale(3)
-    end_and_prepare(world, 0, 1, 2)
+    end(world, 0, 1, 2)
     world.lose("n3")
-    assert world.last(ClusterStarting).generation == 3
+    assert ranks(world.last(ClusterForming)) == [(0, "n0"), (1, "n1"), (2, "n2")]
     assert not world.all(MemberLost)
     assert len(world.all(MembersWanted)) == 1, "nothing is replaced"
 
@@ -150,6 +162,8 @@ def test_a_loss_that_the_log_shows_before_the_end_of_a_shrinking_generation_coun
         world.write(world.lost(node))
         world.write(ended)
         world.follow()
+        if node == "n3":
+            end(world, 0, 1, 2)
         assert bool(world.all(MemberLost)) == is_replaced
         assert ranks(world.last(ClusterForming))[-1] == (2, "n2")
         assert [one.replaces for one in world.last(MembersWanted).wanted] == (["j1-1"] if is_replaced else [None, None])
@@ -159,10 +173,11 @@ def test_shrinking_while_growing_gives_the_growth_up_first() -> None:
     world = half_prepared()
     seq = len(world.log)
     world.scale(1)
-    assert world.since(seq) == ["GrowthGivenUp", "GenerationEnded", "ClusterForming"]
+    assert world.since(seq) == ["GrowthGivenUp", "GenerationEnded"]
     given_up = world.last(GrowthGivenUp)
     assert (given_up.ranks, given_up.leases, given_up.cause) == ((2, 3), ("j1-3", "j1-4"), "unwanted")
     assert world.phases("n2") == world.phases("n3") == [("stop", 2)], "of the generation that they were told of"
+    end(world, 0, 1)
     assert ranks(world.last(ClusterForming)) == [(0, "n0")]
 
 
@@ -206,6 +221,7 @@ def test_a_smaller_growth_lets_the_highest_ranks_go_and_a_larger_one_asks_for_mo
     assert world.last(MembersWanted).wanted == (Wanted(rank=4, attempt=3),)
     world.scale(3)
     assert world.last(GrowthGivenUp).ranks == (3, 4)
+    end(world, 0, 1)
     assert ranks(world.last(ClusterForming)) == [(0, "n0"), (1, "n1"), (2, "n2")], "n2 was prepared, and is all"
 
 
@@ -266,9 +282,11 @@ def test_who_waits_prepared_for_what_the_market_has_not_joins_alone_after_a_whil
     world.tick(TIMING.replace_ms_max)
     assert not world.all(GenerationEnded)
     world.tick(1)
+    end(world, 0, 1)
     assert ranks(world.last(ClusterForming)) == [(0, "n0"), (1, "n1"), (2, "n3")], "at the next rank without a gap"
     assert world.desired("n3").leases[0].node_rank == 2
-    end_and_prepare(world, 0, 1)
+    for rank in (0, 1):
+        world.report(world.prepared(rank))
     start(world, 0, 1, 2)
     assert world.last(MembersWanted).wanted == (Wanted(rank=3, attempt=3),), "it goes on wanting the rest"
 
@@ -290,7 +308,7 @@ def test_a_cluster_can_grow_from_one_node_and_come_back_to_it() -> None:
     end_and_prepare(world, 0)
     start(world, 0, 1)
     world.scale(1)
-    world.report(world.ended(1, killed(15), generation=2))
+    end(world, 1)
     end_and_prepare(world, 0)
     start(world, 0)
     assert world.names()[-1] == "ClusterReady"

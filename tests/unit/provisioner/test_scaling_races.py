@@ -4,6 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.unit.provisioner.sizes import (
+    end,
     end_and_prepare,
     growing,
     grown,
@@ -75,6 +76,7 @@ def test_a_grant_for_a_growth_behind_the_next_generation_is_void() -> None:
 def test_a_loss_in_the_planned_generation_is_replaced_in_it() -> None:
     world = half_prepared()
     world.report(world.prepared(3, generation=2))
+    end(world, 0, 1)
     world.lose("n3")
     assert world.last(MemberLost).generation == 2
     assert world.last(MembersWanted).wanted == (Wanted(rank=3, attempt=3, replaces="j1-4"),)
@@ -92,7 +94,8 @@ def test_a_wish_while_the_cluster_recovers_counts_once_it_runs() -> None:
     end_and_prepare(world, 0)
     world.report(world.prepared(1))
     start(world, 0, 1)
-    assert world.names()[-3:] == ["ClusterReady", "GenerationEnded", "ClusterForming"]
+    assert world.names()[-2:] == ["ClusterReady", "GenerationEnded"]
+    end(world, 0, 1)
     assert ranks(world.last(ClusterForming)) == [(0, "n0")]
 
 
@@ -121,13 +124,9 @@ def test_the_end_of_the_job_ends_its_growth(end: str) -> None:
 def test_the_end_of_the_job_ends_a_shrinking() -> None:
     world = grown()
     world.scale(2)
+    end(world, 3)
     world.release()
-    assert [world.phases(f"n{rank}") for rank in range(4)] == [
-        [("stop", 3)],
-        [("stop", 3)],
-        [("stop", 2)],
-        [("stop", 2)],
-    ]
+    assert [world.phases(f"n{rank}") for rank in range(4)] == [[("stop", 2)]] * 4
     for rank in range(4):
         world.report(world.node_cleared(f"n{rank}", rank + 1))
     assert not world.state.leases

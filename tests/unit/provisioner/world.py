@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import TypedDict, TypeVar
 
 from tests.support.effects import sound
+from volt.contracts.bids import NodeDrainAccepted, NodeResumeAccepted
 from volt.contracts.clusters import BeatId, ClusterEvent, ClusterForming, Exit, Member, MemberJoined, MembersWanted
 from volt.contracts.faults import Fault
 from volt.contracts.ids import lease_id
@@ -12,6 +13,7 @@ from volt.contracts.jobs import (
     JobReleaseAccepted,
     JobScaleAccepted,
     JobSpec,
+    Recovery,
     Shape,
     Workload,
     WorkloadKind,
@@ -67,12 +69,14 @@ def spec(
     kind: WorkloadKind = "ddp",
     gpus_per_node: int = 2,
     max_duration_seconds: int | None = None,
+    recovery: Recovery | None = None,
 ) -> JobSpec:
     return JobSpec(
         models=("rtx-4090",),
         shapes=(Shape(nodes=nodes, gpus_per_node=gpus_per_node),),
         workload=Workload(kind=kind, command=("python", "train.py")),
         interconnect="any",
+        recovery=recovery or Recovery(),
         max_duration_seconds=max_duration_seconds,
     )
 
@@ -225,6 +229,26 @@ class World:
 
     def scale(self, nodes: int) -> None:
         self.happen(self.scale_accepted(nodes))
+
+    def drain_accepted(self, node: str, seconds: int = 600) -> NodeDrainAccepted:
+        return NodeDrainAccepted(
+            account=provider_of(node),
+            node=node,
+            request_id="d",
+            at_ms=self.now_ms,
+            request_digest="d",
+            reason="new disks",
+            deadline_ms=self.now_ms + seconds * 1_000,
+        )
+
+    def drain(self, node: str, seconds: int = 600) -> None:
+        self.happen(self.drain_accepted(node, seconds))
+
+    def resume_accepted(self, node: str) -> NodeResumeAccepted:
+        return NodeResumeAccepted(account=provider_of(node), node=node, request_id="e", at_ms=self.now_ms)
+
+    def resume(self, node: str) -> None:
+        self.happen(self.resume_accepted(node))
 
     def release_accepted(self) -> JobReleaseAccepted:
         return JobReleaseAccepted(account=BUYER, job=JOB, request_id="r", at_ms=self.now_ms)
