@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import msgspec
@@ -30,10 +31,11 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Line(msgspec.Struct, frozen=True):
-    """A run, and how many seconds it took."""
+    """A run, how many seconds it took, and the smallest plan that breaks a law, if one does."""
 
     result: Run
     seconds: float
+    plan: msgspec.Raw
 
 
 class Total(msgspec.Struct, frozen=True):
@@ -45,22 +47,39 @@ class Total(msgspec.Struct, frozen=True):
 
 
 @click.command()
-@click.option("--seeds", default="1..20", show_default=True, help="One, or from..to.")
+@click.option("--seeds", "--seed", default="1..20", show_default=True, help="One, or from..to.")
 @click.option("--nodes", type=click.IntRange(1, 2_000), default=20, show_default=True)
 @click.option("--jobs", type=click.IntRange(1, 5_000), default=60, show_default=True)
 @click.option("--hours", type=click.FloatRange(0.05, 48), default=1.0, show_default=True, help="Simulated ones.")
 @click.option("--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Runs at a time.")
+@click.option(
+    "--plan", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Run this plan, as --save wrote it."
+)
+@click.option(
+    "--save", type=click.Path(dir_okay=False, path_type=Path), help="Where to keep the smallest plan that breaks a law."
+)
 @click.option("--trace", is_flag=True, help="Show the last events of a run that breaks a law.")
 @json_option
-def simulate(seeds: str, nodes: int, jobs: int, hours: float, workers: int, trace: bool, as_json: bool) -> None:
+def simulate(
+    seeds: str,
+    nodes: int,
+    jobs: int,
+    hours: float,
+    workers: int,
+    plan: Path | None,
+    save: Path | None,
+    trace: bool,
+    as_json: bool,
+) -> None:
     """Run the services of production over a simulated bus under faults, and check every law after every event.
 
     The same seed with the same options is the same run. Exits 1 if a law is broken; then the smallest plan that was
-    found to break it is told (with --json), and its last events (with --trace).
+    found to break it is told (with --json) or kept (with --save), and its last events are told (with --trace).
     """
     if not _is_range(seeds):
         raise click.BadParameter(f"{seeds!r} is neither a seed nor like 1..20", param_hint="--seeds")
-    options = {"seeds": seeds, "nodes": nodes, "jobs": jobs, "hours": hours, "workers": workers}
+    options: dict[str, object] = {"plan": plan.resolve()} if plan is not None else {}
+    options |= {"seeds": seeds, "nodes": nodes, "jobs": jobs, "hours": hours, "workers": workers}
     total = Total(0, 0, 0)
     try:
         for line in _told([text for name, value in options.items() for text in (f"--{name}", str(value))]):
@@ -68,8 +87,13 @@ def simulate(seeds: str, nodes: int, jobs: int, hours: float, workers: int, trac
                 click.echo(line)
             if line.startswith(TOTAL):
                 total = msgspec.json.decode(line, type=Total)
-            elif not as_json:
-                _show(msgspec.json.decode(line, type=Line), trace=trace)
+                continue
+            run = msgspec.json.decode(line, type=Line)
+            if not as_json:
+                _show(run, trace=trace)
+            if save is not None and run.result.broken:
+                save.write_bytes(run.plan)
+                save = None  # The first one is as good as any, and is not overwritten.
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
     if not as_json:
