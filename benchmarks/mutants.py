@@ -22,10 +22,12 @@ from volt.contracts.nodes import Heartbeat
 from volt.contracts.streams import LOG
 from volt.contracts.timing import Timing
 from volt.runtime.subjects import matches
+from volt_agent.domain import Frozen
 from volt_billing import holds, metering, postings
 from volt_billing.states import NEVER_MS, Running
 from volt_health_monitor import domain as monitor
 from volt_health_monitor import handlers as watch
+from volt_health_monitor.brake import Surge
 from volt_matcher import domain as matcher
 from volt_matcher import state as market
 from volt_matcher import supply
@@ -89,7 +91,23 @@ def expected_sequence() -> None:
 
 def lost_after_fenced() -> None:
     """A node is called lost before it is surely fenced: L < F."""
-    swap(world, "TIMING", replace_struct(world.TIMING, lost_after_ms=6_000))
+    swap(world, "TIMING", replace_struct(world.TIMING, lost_after_ms=11_000))
+
+
+def brake() -> None:
+    """However many nodes fall silent at once, all are believed to be dead."""
+    swap(Surge, "is_believed", True)
+
+
+def thawed_by_the_log() -> None:
+    """The next beat that is acknowledged lets go on what was frozen."""
+
+    def go_on(self: Agent) -> None:
+        for lease, local in list(self._local.items()):
+            if isinstance(local, Frozen):
+                self._thaw(lease, local)
+
+    swap(Agent, "_fence", go_on)
 
 
 def probe() -> None:
@@ -215,6 +233,8 @@ MUTANTS: tuple[Callable[[], None], ...] = (
     newcomer_waits,
     expected_sequence,
     lost_after_fenced,
+    brake,
+    thawed_by_the_log,
     probe,
     sold_when_clear,
     cap,

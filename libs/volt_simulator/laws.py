@@ -3,7 +3,7 @@
 Raises LawBroken at the first event that contradicts one.
 """
 
-from collections import defaultdict
+from collections import defaultdict, deque
 
 from volt.contracts.clusters import (
     ClusterEvent,
@@ -15,6 +15,7 @@ from volt.contracts.clusters import (
     MemberLost,
     MembersWanted,
 )
+from volt.contracts.fleet import LossesReleased
 from volt.contracts.ids import GpuUuid, JobId, LeaseId
 from volt.contracts.jobs import JobAdmitted, JobReleaseAccepted
 from volt.contracts.ledger import (
@@ -29,8 +30,10 @@ from volt.contracts.ledger import (
 )
 from volt.contracts.log import Entry
 from volt.contracts.market import Gang, MarketCleared
+from volt.contracts.nodes import NodeAlive, NodeLost
 from volt_simulator.machine import LawBroken
 
+LOST_AT_ONCE_MAX, LOST_AT_ONCE_PERCENT_MAX = 3, 30
 UNBOUNDED = frozenset({CREDIT, EXTERNAL})
 """Ledger accounts that money comes from; all others never go below zero."""
 
@@ -38,7 +41,15 @@ UNBOUNDED = frozenset({CREDIT, EXTERNAL})
 class Laws:
     """The log so far, as far as the laws are about it."""
 
-    def __init__(self) -> None:
+    def __init__(self, lost_after_ms: int) -> None:
+        self._surge_ms = lost_after_ms // 4
+        """So close together, losses have one cause."""
+        self._calm_ms = lost_after_ms
+        """How long after the brake has ended all that was held may be lost."""
+        self._watched: set[tuple[str, str]] = set()
+        self._fallen: deque[int] = deque()
+        """When nodes were last called lost for their silence."""
+        self._released_ms = 0
         self.admitted: dict[JobId, JobAdmitted] = {}
         self.closed: set[JobId] = set()
         self.over: set[JobId] = set()
@@ -76,6 +87,10 @@ class Laws:
                 self._cluster(event)
             case LedgerEvent() as event:
                 self._money(event)
+            case NodeAlive() | NodeLost() as event:
+                self._node(event)
+            case LossesReleased(at_ms=at_ms):
+                self._released_ms = at_ms
             case _:
                 pass
 
@@ -113,6 +128,21 @@ class Laws:
             for gpu in grant.gpus:
                 _hold(gpu not in self.held, f"{gpu} is leased to {self.held.get(gpu)} and {grant.lease}")
                 self.held[gpu] = grant.lease
+
+    def _node(self, event: NodeAlive | NodeLost) -> None:
+        """Not many are lost at once for their silence, unless their losses were held before."""
+        key = (event.account, event.node)
+        if isinstance(event, NodeAlive):
+            self._watched.add(key)
+            return
+        if event.cause == "silent":
+            self._fallen.append(event.at_ms)
+        while self._fallen and self._fallen[0] < event.at_ms - self._surge_ms:
+            self._fallen.popleft()
+        at_once_max = max(LOST_AT_ONCE_MAX, len(self._watched) * LOST_AT_ONCE_PERCENT_MAX // 100)
+        was_held = event.at_ms - self._released_ms <= self._calm_ms
+        _hold(was_held or len(self._fallen) <= at_once_max, f"{len(self._fallen)} nodes are lost at once")
+        self._watched.discard(key)
 
     def _cluster(self, event: ClusterEvent) -> None:
         job = event.job

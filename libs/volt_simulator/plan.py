@@ -27,6 +27,7 @@ POLICIES: tuple[OnLoss, ...] = ("replace", "shrink", "stop")
 ENDINGS: tuple[Ending, ...] = ("succeeds", "fails", "endless")
 FaultKind = Literal[
     "bus_away",
+    "switch_fails",
     "service_dies",
     "service_cut",
     "node_cut",
@@ -99,11 +100,11 @@ class JobPlan:
 class Fault:
     """Something that goes wrong at `at_ms` and is over after `for_ms`. `whom` is a service or a node.
 
-    bus_away: nobody reaches the bus. service_dies: it starts afresh after that time. service_cut, node_cut: it does not
-    reach the bus. node_freezes: the whole machine stands still; agent_freezes: its agent alone does. node_dies: the
-    machine is off, and starts afresh; agent_dies: its agent alone. gpu_fails, gpu_vanishes: the driver tells so of one
-    of its GPUs, and after that time its agent starts afresh and finds it well. twin: while the node does not reach the
-    bus, another agent of its identity starts.
+    bus_away: nobody reaches the bus. switch_fails: no node of a site, which `whom` is, does. service_dies: it starts
+    afresh after that time. service_cut, node_cut: it does not reach the bus. node_freezes: the whole machine stands
+    still; agent_freezes: its agent alone does. node_dies: the machine is off, and starts afresh; agent_dies: its agent
+    alone. gpu_fails, gpu_vanishes: the driver tells so of one of its GPUs, and after that time its agent starts afresh
+    and finds it well. twin: while the node does not reach the bus, another agent of its identity starts.
     withdraws, pauses, reprices, drains: what its provider does with its bid, and with the node.
     """
 
@@ -223,6 +224,7 @@ def _faults(drawing: _Draw) -> Iterator[Fault]:
 
     for _ in some(2):
         yield Fault(moment(), "bus_away", "", lasting(15 * SECOND_MS))
+    yield from _switches(drawing, hours, end_ms)
     for _ in some(12):
         yield Fault(moment(), "service_dies", chance.choice(SERVICES), lasting(2 * SECOND_MS))
     for _ in some(4):
@@ -231,3 +233,12 @@ def _faults(drawing: _Draw) -> Iterator[Fault]:
     for kind, share, typical_ms in NODE_FAULTS:
         for _ in some(per_node_hour * share):
             yield Fault(moment(), kind, chance.choice(nodes), lasting(typical_ms) if typical_ms else 0)
+
+
+def _switches(drawing: _Draw, hours: float, end_ms: int) -> Iterator[Fault]:
+    """Many nodes at once that are silent and live."""
+    chance = Random(f"switch/{drawing.seed}")
+    sites = -(-drawing.nodes // (NODES_PER_FABRIC * FABRICS_PER_SITE))
+    for _ in range(round(hours * chance.uniform(0.5, 1.5) + chance.random())):
+        for_ms = min(round(chance.lognormvariate(0, 1) * 30 * SECOND_MS), end_ms)
+        yield Fault(chance.randrange(0, end_ms), "switch_fails", f"site{chance.randrange(sites)}", for_ms)

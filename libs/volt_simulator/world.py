@@ -49,7 +49,8 @@ TIMING: Timing = replace(SERVED, tick_ms=1_000, frozen_ms_max=300_000, prepare_m
 SETTLE_MS_MAX = 3_600_000
 SETTLE_STEP_MS = 10_000
 HISTORY_ENTRIES_MAX = 200
-RETRY_SECONDS = 1.0
+ACCOUNTS_SECONDS = 10.0
+"""By then every account has been opened."""
 RESTART_SECONDS = 1.0
 XID_OF_FAILURE = 48
 
@@ -94,6 +95,7 @@ def run(plan: Plan) -> Result:
     try:
         return loop.run_until_complete(World(plan, loop).run())
     finally:
+        loop.run_until_complete(_clear_away())
         loop.close()
 
 
@@ -103,7 +105,7 @@ class SeenBus(MemoryBus):
     def __init__(self, clock: LoopClock) -> None:
         super().__init__(clock)
         self.stored = 0
-        self.laws = Laws()
+        self.laws = Laws(TIMING.lost_after_ms)
         self.entries: list[Entry] = []
 
     def saw(self, record: Record) -> None:
@@ -168,10 +170,10 @@ class World:
         for service in self._services:
             service.death_permyriad = self.plan.death_permyriad
             self._spawn(service.live())
-        for account in dict.fromkeys(
-            [node.account for node in self.plan.nodes] + [job.account for job in self.plan.jobs]
-        ):
-            self._spawn(self._people.open_account(account))
+        accounts = dict.fromkeys([node.account for node in self.plan.nodes] + [job.account for job in self.plan.jobs])
+        # Nobody runs an agent, or asks for anything, before the account is known to be there.
+        await asyncio.gather(*(self._people.open_account(account) for account in accounts))
+        await asyncio.sleep(ACCOUNTS_SECONDS)
         for node in self._nodes.values():
             self._start_agent(node)
         for job in self.plan.jobs:
@@ -227,6 +229,10 @@ class World:
         match fault.kind:
             case "bus_away":
                 self.network.away_until = max(self.network.away_until, until)
+            case "switch_fails":
+                for node in self._nodes.values():
+                    if node.machine.plan.site == fault.whom:
+                        node.machine.cut(max(node.machine.cut_until, until))
             case "service_dies" | "service_cut":
                 service = next(one for one in self._services if one.name == fault.whom)
                 if fault.kind == "service_cut":
@@ -337,6 +343,14 @@ class World:
             digest=_digest(bus.entries),
             history=tuple(_told(entry) for entry in last) if broken else (),
         )
+
+
+async def _clear_away() -> None:
+    """A run that a broken law ends leaves tasks of services behind."""
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
 
 
 def _first(error: BaseException) -> BaseException:

@@ -15,6 +15,8 @@ from volt_simulator.world import run
 
 NODES, JOBS, HOURS = 12, 30, 0.25
 SEEDS = range(1, 9)
+SMALL = ("--nodes", "6", "--jobs", "8", "--hours", "1")
+SLICE_SECONDS_MAX = 600
 ONE = ("-m", "volt_simulator", "--seeds", "7", "--nodes", "8", "--jobs", "12", "--hours", "0.1")
 
 
@@ -32,6 +34,15 @@ def test_the_laws_hold_whatever_fails(seed: int) -> None:
     result = run(draw(seed, NODES, JOBS, HOURS))
     assert result.broken == "", result.history
     assert result.generations > 0
+
+
+@pytest.mark.parametrize("seeds", ["1..50", "51..100", "101..150", "151..200"])
+def test_the_laws_hold_for_hours_of_many_small_markets(seeds: str) -> None:
+    command = [sys.executable, "-m", "volt_simulator", "--seeds", seeds, *SMALL, "--workers", "2"]
+    done = subprocess.run(command, capture_output=True, check=False, timeout=SLICE_SECONDS_MAX)  # our own program
+    *runs, total = done.stdout.decode().splitlines()
+    assert len(runs) == 50, done.stderr.decode()[-2_000:]
+    assert '"broken":0' in total, "\n".join(run[:2_000] for run in runs if '"broken":""' not in run)
 
 
 def test_a_run_is_the_same_in_every_process() -> None:
