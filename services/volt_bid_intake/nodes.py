@@ -154,27 +154,18 @@ def withdraw_bid(nodes: Nodes, command: WithdrawBid, asked: Asked) -> tuple[Even
     One that offers nothing is withdrawn again: unless the answer is remembered, the same request coming late would
     withdraw a later offer.
     """
-    known = nodes.by_id.get(command.node)
-    if known is None or known.standing.account != command.account:
-        return _not_yours(command.node)
-    answers = nodes.answers[command.account, command.node]
-    if answers.has(command.request_id, _WITHDRAWAL):
-        return ()
-    if answers.knows(command.request_id):
-        return reused(command.request_id)
+    answer = _answer(nodes, command, _WITHDRAWAL)
+    if answer is not None:
+        return answer
     return (BidWithdrawn(account=command.account, node=command.node, request_id=command.request_id, at_ms=asked.at_ms),)
 
 
 def drain_node(nodes: Nodes, command: DrainNode, asked: Asked) -> tuple[Event, ...] | Reason:
     """Lets a node be emptied, or says what is wrong with that."""
-    known, request_digest = nodes.by_id.get(command.node), digest(encode(command))
-    if known is None or known.standing.account != command.account:
-        return _not_yours(command.node)
-    answers = nodes.answers[command.account, command.node]
-    if answers.has(command.request_id, request_digest):
-        return ()
-    if answers.knows(command.request_id):
-        return reused(command.request_id)
+    request_digest = digest(encode(command))
+    answer = _answer(nodes, command, request_digest)
+    if answer is not None:
+        return answer
     try:
         check_at_most("reason", "reason_too_long", len(command.reason), DRAIN_REASON_CHARS_MAX, "characters")
         check_between("deadline_seconds", "deadline_out_of_range", command.deadline_seconds, 0, DRAIN_SECONDS_MAX)
@@ -195,18 +186,26 @@ def drain_node(nodes: Nodes, command: DrainNode, asked: Asked) -> tuple[Event, .
 
 def resume_node(nodes: Nodes, command: ResumeNode, asked: Asked) -> tuple[Event, ...] | Reason:
     """Ends the draining of a node. One that is not drained is resumed too: the same request may come late."""
-    known = nodes.by_id.get(command.node)
-    if known is None or known.standing.account != command.account:
-        return _not_yours(command.node)
-    answers = nodes.answers[command.account, command.node]
-    if answers.has(command.request_id, _RESUMPTION):
-        return ()
-    if answers.knows(command.request_id):
-        return reused(command.request_id)
+    answer = _answer(nodes, command, _RESUMPTION)
+    if answer is not None:
+        return answer
     resumed = NodeResumeAccepted(
         account=command.account, node=command.node, request_id=command.request_id, at_ms=asked.at_ms
     )
     return (resumed,)
+
+
+def _answer(
+    nodes: Nodes, command: WithdrawBid | DrainNode | ResumeNode, request_digest: str
+) -> tuple[Event, ...] | Reason | None:
+    """The answer to a command about a node that is another's, or that was answered before; None to any other."""
+    known = nodes.by_id.get(command.node)
+    if known is None or known.standing.account != command.account:
+        return _not_yours(command.node)
+    answers = nodes.answers[command.account, command.node]
+    if answers.has(command.request_id, request_digest):
+        return ()
+    return reused(command.request_id) if answers.knows(command.request_id) else None
 
 
 def _problem(nodes: Nodes, command: PlaceBid) -> Reason | None:

@@ -194,28 +194,24 @@ class NodeRated(NodeEvent, frozen=True, kw_only=True):
     reliability_permille: int
 
 
-class GpuFaulted(NodeEvent, frozen=True, kw_only=True):
+class FaultEvent(NodeEvent, frozen=True, kw_only=True):
+    """Something is wrong with GPUs of the node, and how far it can be relied on by now."""
+
+    gpus: tuple[GpuUuid, ...]
+    fault: Fault
+    reliability_permille: int
+
+
+class GpuFaulted(FaultEvent, frozen=True, kw_only=True):
     """A fault of a GPU that does not take it off the market: not yet, if it comes again."""
 
-    gpus: tuple[GpuUuid, ...]
-    fault: Fault
-    reliability_permille: int
 
-
-class GpuQuarantined(NodeEvent, frozen=True, kw_only=True):
+class GpuQuarantined(FaultEvent, frozen=True, kw_only=True):
     """These GPUs are not sold until their quarantine ends, and the leases that hold them end as lost."""
 
-    gpus: tuple[GpuUuid, ...]
-    fault: Fault
-    reliability_permille: int
 
-
-class NodeQuarantined(NodeEvent, frozen=True, kw_only=True):
+class NodeQuarantined(FaultEvent, frozen=True, kw_only=True):
     """As `GpuQuarantined`; and no other GPU of the node is sold while it offers one of these."""
-
-    gpus: tuple[GpuUuid, ...]
-    fault: Fault
-    reliability_permille: int
 
 
 class QuarantineEnded(NodeEvent, frozen=True, kw_only=True):
