@@ -11,6 +11,8 @@ import time
 READ_BYTES = 16 << 10
 SIGHUP, SIGINT, SIGKILL, SIGTERM, SIGCHLD, SIGCONT, SIGSTOP, SIGNAL_MAX = 1, 2, 9, 15, 17, 18, 19, 64
 SIG_BLOCK, SIG_SETMASK, SIGSET_BYTES, SIGINFO_BYTES = 0, 2, 128, 128
+STILL = (b"T", b"t", b"D", b"Z", b"X")
+"""States of a process, as proc(5) has them, in which it does nothing."""
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 EXEC_FAILURES = dict.fromkeys((errno.ENOENT, errno.ENOTDIR), "command_not_found")
 EXEC_FAILURES |= dict.fromkeys((errno.EACCES, errno.ENOEXEC), "not_executable")
@@ -117,6 +119,15 @@ def parent_of(pid: str) -> int:
             return int(stat.read().rpartition(b")")[2].split()[1])  # The name may hold parentheses.
     except (FileNotFoundError, ProcessLookupError):
         return 0  # It has just ended.
+
+
+def runs(pid: int) -> bool:
+    """Whether a process may go on by itself: not one that is stopped, dead, or in the kernel until it can be stopped."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:  # noqa: PTH123
+            return stat.read().rpartition(b")")[2].split()[0] not in STILL
+    except (FileNotFoundError, ProcessLookupError):
+        return False  # It has just ended.
 
 
 def oom_kills() -> int:

@@ -41,6 +41,7 @@ from volt_agent.kernel import (
     boot_us,
     descendants,
     oom_kills,
+    runs,
     send,
     spawn,
 )
@@ -59,6 +60,9 @@ DRAIN_MS_MAX = 500
 UNREAD_MS_MAX = 500
 """How long the last words wait for a reader once the agent has closed stdin."""
 KILL_PAUSE_MS, NEVER_MS = 5, 1 << 62
+FREEZE_PAUSE_MS = 1
+FREEZE_MS_MAX = 150
+"""Longer is not waited for a process that cannot be stopped: another user's, say."""
 
 EXIT_OF_KILLED_COMMAND = 128 + SIGKILL  # As a shell says it.
 
@@ -129,11 +133,11 @@ class Shim:
             time.sleep(KILL_PAUSE_MS / 1000)
 
     def freeze(self) -> None:
-        """Stop every descendant, until none is found that was not: one that is being forked is found the next time."""
-        stopped: set[int] = set()
-        while found := [pid for pid in descendants() if pid not in stopped]:
-            send(found, SIGSTOP)
-            stopped.update(found)
+        """Stop every descendant, until all stand still: one that is being forked is found the next time."""
+        until_ms = boot_ms() + FREEZE_MS_MAX
+        while (running := [pid for pid in descendants() if runs(pid)]) and boot_ms() < until_ms:
+            send(running, SIGSTOP)
+            time.sleep(FREEZE_PAUSE_MS / 1000)
         self.deadline_ms, self.thaw_by_ms = NEVER_MS, boot_ms() + self.frozen_ms_max
         self.say('{"frozen":true}')
 

@@ -3,6 +3,7 @@
 import subprocess
 from collections.abc import Iterator
 
+import psutil
 import pytest
 
 from tests.unit.agent.shims import SHIM, Shim, Start
@@ -19,6 +20,9 @@ def start() -> Iterator[Start]:
 
     yield start_one
     for one in started:
+        below = psutil.Process(one.pid).children(recursive=True) if one.poll() is None else []
         one.kill()
+        for process in below:
+            process.kill()
         with one:
             pass
