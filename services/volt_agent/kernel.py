@@ -122,7 +122,7 @@ def parent_of(pid: str) -> int:
 
 
 def runs(pid: int) -> bool:
-    """Whether a process may go on by itself: not one that is stopped, dead, or in the kernel until it can be stopped."""
+    """Whether a process may go on by itself: one that is stopped, dead, or in the kernel for a while does not."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:  # noqa: PTH123
             return stat.read().rpartition(b")")[2].split()[0] not in STILL

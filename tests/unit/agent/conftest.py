@@ -2,6 +2,7 @@
 
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 
 import psutil
 import pytest
@@ -23,6 +24,7 @@ def start() -> Iterator[Start]:
         below = psutil.Process(one.pid).children(recursive=True) if one.poll() is None else []
         one.kill()
         for process in below:
-            process.kill()
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
         with one:
             pass
